@@ -1,1 +1,51 @@
-//! Placeholder.
+//! The Highwater lock server, to run inside another program or under the `highwater` command.
+//!
+//! It gives out turns and fencing tokens over TCP, in the order in which they are asked for. It
+//! does not make writes safe by itself: the database must compare the token in the transaction
+//! that writes, which is the job of the fencing crate.
+//!
+//! ```
+//! # use highwater_server::Server;
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = Server::builder()
+//!     .in_memory()
+//!     .listen("127.0.0.1:0".parse()?)
+//!     .no_auth()
+//!     .start()
+//!     .await?;
+//! println!("{} in domain {}", server.local_addr(), server.domain());
+//! server.shutdown().await;
+//! # Ok(()) }
+//! ```
+//!
+//! # The path of a request
+//!
+//! `listener` accepts, `connection::setup` lets in, `connection` reads frames, `desk` runs them
+//! through the lock machine in the order of arrival, `translate` knows what they mean, `outbox`
+//! holds the reply, `connection::transport` sends it.
+//!
+//! # Trust
+//!
+//! Tokens are sequential and a release needs only key and token, so every client that is let in
+//! can release every lock.
+
+mod builder;
+mod connection;
+mod desk;
+mod limits;
+mod listener;
+mod outbox;
+mod server;
+mod socket;
+mod system;
+mod throttle;
+mod tls;
+mod translate;
+
+pub use builder::{Builder, StartError};
+pub use desk::Counts;
+pub use highwater_lock::{Domain, FencingToken};
+pub use highwater_protocol::{Secret, SecretError};
+pub use limits::Limits;
+pub use server::Server;
+pub use tls::{TlsError, tls_from_pem_files};

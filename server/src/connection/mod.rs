@@ -1,0 +1,297 @@
+//! One client from accept to close: set-up, then frames in and replies out in one task.
+//!
+//! Whatever ends it (the peer, a bound, malformed bytes, the server's stop) ends this connection
+//! only, and its queue places and unsent grants are given back at once. What the frames mean is
+//! decided at the [`desk`](crate::desk).
+
+mod setup;
+mod transport;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_lock::ConnectionId;
+use highwater_protocol::{FrameError, RequestDecoder, Secret};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use self::setup::SetupError;
+use self::transport::{Received, Sink, Transport};
+use crate::desk::{Desk, IdInUse};
+use crate::limits::Limits;
+use crate::outbox::{Outbox, Overflow};
+use crate::system;
+use crate::throttle::Throttle;
+
+/// What all connections of a server share.
+pub(crate) struct Shared {
+    pub(crate) desk: Desk,
+    pub(crate) limits: Limits,
+    /// Each is valid; the empty one stands for a server without authentication.
+    pub(crate) secrets: Vec<Secret>,
+    pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) complaints: Throttle,
+}
+
+/// Where a server is on its way from start to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Running,
+    /// No new connection, no new grant; the open connections are served.
+    Draining,
+    /// Connections send what waits and close.
+    Closing,
+}
+
+/// Serves an accepted connection until it ends.
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    tcp: TcpStream,
+    peer: SocketAddr,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let set_up = tokio::select! {
+        set_up = setup::set_up(&shared, tcp) => set_up,
+        // A peer that is not through yet is better off with another server.
+        _ = phase.changed() => return,
+    };
+    let end = match set_up {
+        Ok(transport) => {
+            let mut connection = Connection::new(shared.clone(), transport);
+            let end = connection.run(&mut phase).await;
+            connection.part(&end).await;
+            end
+        }
+        Err(error) => End::SetUp(error),
+    };
+    if end.is_ordinary() {
+        tracing::debug!(%peer, reason = %end, "connection ended");
+    } else if let Some(suppressed) = shared.complaints.admit(system::now()) {
+        tracing::warn!(%peer, reason = %end, suppressed, "connection closed");
+    }
+}
+
+/// An open connection. Dropping it gives back everything it had and did not get out.
+struct Connection {
+    shared: Arc<Shared>,
+    id: ConnectionId,
+    outbox: Arc<Outbox>,
+    transport: Transport,
+    decoder: RequestDecoder,
+    /// When the unfinished frame began, while there is one.
+    frame_began: Option<Instant>,
+    /// When the peer last took something, while replies wait for it.
+    output_moved: Option<Instant>,
+}
+
+impl Connection {
+    fn new(shared: Arc<Shared>, transport: Transport) -> Self {
+        let outbox = Arc::new(Outbox::new(shared.limits.output_bytes));
+        Self {
+            id: shared.desk.connect(Arc::clone(&outbox)),
+            shared,
+            outbox,
+            transport,
+            decoder: RequestDecoder::new(),
+            frame_began: None,
+            output_moved: None,
+        }
+    }
+
+    async fn run(&mut self, phase: &mut watch::Receiver<Phase>) -> End {
+        match self.work(phase).await {
+            Ok(end) | Err(end) => end,
+        }
+    }
+
+    async fn work(&mut self, phase: &mut watch::Receiver<Phase>) -> Result<End, End> {
+        self.receive(Transport::receive_early)?;
+        loop {
+            self.send()?;
+            // A peer that reads nothing is not read either, so what it is owed stays bounded.
+            let reads = self.outbox.waiting_bytes() <= self.shared.limits.output_bytes / 2;
+            tokio::select! {
+                biased;
+                changed = phase.changed() => {
+                    if changed.is_err() || *phase.borrow() == Phase::Closing {
+                        return Ok(End::Stopped);
+                    }
+                }
+                ready = self.transport.tcp.writable(), if self.transport.has_output() => {
+                    ready?;
+                }
+                ready = self.transport.tcp.readable(), if reads => {
+                    ready?;
+                    self.receive(Transport::receive)?;
+                }
+                () = self.outbox.filled() => {}
+                end = self.out_of_time(reads) => return Err(end),
+            }
+        }
+    }
+
+    /// Moves waiting replies towards the kernel, as far as it takes them.
+    fn send(&mut self) -> Result<(), End> {
+        let mut progress = self.transport.flush()?;
+        if !self.transport.has_output() {
+            self.transport.queue(self.outbox.take()?)?;
+            progress |= self.transport.flush()?;
+        }
+        self.output_moved = match self.output_moved {
+            _ if !self.transport.has_output() => None,
+            Some(moved) if !progress => Some(moved),
+            _ => Some(system::now()),
+        };
+        Ok(())
+    }
+
+    /// Reads once and hands every whole frame to the desk.
+    fn receive(
+        &mut self,
+        read: fn(&mut Transport, Sink<'_>) -> std::io::Result<Received>,
+    ) -> Result<(), End> {
+        let Self {
+            shared,
+            id,
+            decoder,
+            transport,
+            ..
+        } = self;
+        let mut completed = false;
+        let mut failure = None;
+        let received = read(transport, &mut |mut chunk| {
+            if failure.is_none() {
+                failure = take_frames(&shared.desk, *id, decoder, &mut chunk, &mut completed).err();
+            }
+        });
+        if let Some(end) = failure {
+            return Err(end);
+        }
+        self.frame_began = match self.frame_began {
+            _ if !self.decoder.is_mid_frame() => None,
+            Some(began) if !completed => Some(began),
+            _ => Some(system::now()),
+        };
+        match received? {
+            Received::Data | Received::Nothing => Ok(()),
+            Received::End => Err(End::ByPeer),
+        }
+    }
+
+    /// Resolves when the peer has kept the server waiting for too long.
+    async fn out_of_time(&self, reads: bool) -> End {
+        let limits = &self.shared.limits;
+        let frame = self.frame_began.filter(|_| reads);
+        let frame = frame.map(|began| (began + limits.frame_time, End::FrameTime));
+        let output = self.output_moved;
+        let output = output.map(|moved| (moved + limits.output_stall_time, End::Stalled));
+        match frame.into_iter().chain(output).min_by_key(|(at, _)| *at) {
+            Some((at, end)) => {
+                sleep_until(at).await;
+                end
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Sends what can still be sent, if the peer may be listening.
+    async fn part(&mut self, end: &End) {
+        let patience = match end {
+            End::Stopped => PARTING_TIME,
+            End::Frame(_) | End::IdInUse | End::FrameTime => Duration::ZERO,
+            _ => return,
+        };
+        let rest = async {
+            loop {
+                self.send()?;
+                if !self.transport.has_output() {
+                    break;
+                }
+                self.transport.tcp.writable().await?;
+            }
+            self.transport.say_goodbye()?;
+            Ok::<(), End>(())
+        };
+        let _ = timeout(patience, rest).await;
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let undelivered = self.transport.undelivered();
+        self.shared.desk.disconnect(self.id, undelivered);
+    }
+}
+
+fn take_frames(
+    desk: &Desk,
+    connection: ConnectionId,
+    decoder: &mut RequestDecoder,
+    chunk: &mut &[u8],
+    completed: &mut bool,
+) -> Result<(), End> {
+    while let Some(incoming) = decoder.next(chunk)? {
+        *completed = true;
+        desk.submit(connection, incoming)?;
+    }
+    Ok(())
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("the peer closed it")]
+    ByPeer,
+    #[error("the server stops")]
+    Stopped,
+    #[error("{0}")]
+    SetUp(SetupError),
+    #[error("{0}")]
+    Io(std::io::Error),
+    #[error("malformed frame: {0}")]
+    Frame(#[from] FrameError),
+    #[error("a request id was used again before its reply")]
+    IdInUse,
+    #[error("a frame was begun and not finished in time")]
+    FrameTime,
+    #[error("too many replies wait for a slow reader")]
+    Overflow,
+    #[error("the peer takes no replies")]
+    Stalled,
+}
+
+impl End {
+    /// Whether it is in the nature of networks, rather than something to look at.
+    fn is_ordinary(&self) -> bool {
+        match self {
+            Self::ByPeer | Self::Stopped => true,
+            // Other kinds are broken TLS.
+            Self::Io(error) => error.kind() != std::io::ErrorKind::InvalidData,
+            _ => false,
+        }
+    }
+}
+
+impl From<std::io::Error> for End {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<IdInUse> for End {
+    fn from(IdInUse: IdInUse) -> Self {
+        Self::IdInUse
+    }
+}
+
+impl From<Overflow> for End {
+    fn from(Overflow: Overflow) -> Self {
+        Self::Overflow
+    }
+}
+
+/// How long a stopping server lets a connection take what waits for it.
+const PARTING_TIME: Duration = Duration::from_secs(1);

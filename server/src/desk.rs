@@ -1,0 +1,355 @@
+//! Owns the lock machine and brings every outcome to the connection it belongs to.
+//!
+//! One mutex orders all requests as they arrive; under it nothing waits, writes or reads a
+//! socket, so no request can stall another one. What a request means for the machine is decided
+//! in [`translate`](crate::translate); how replies leave is the connection's business.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use highwater_lock::{
+    Command, ConnectionId, Domain, Epoch, Event, FencingToken, Grant, Limits, Machine, Operation,
+    RequestId, Timestamp, WaiterId,
+};
+use highwater_protocol::{ErrorCode, Incoming, Reply, Request, RequestNumber, Shape};
+use tokio::sync::Notify;
+use tokio::time::sleep_until;
+
+use crate::outbox::{Outbox, UnsentGrant};
+use crate::system::Clock;
+use crate::translate;
+
+/// See the module's description.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    domain: Domain,
+    clock: Clock,
+    state: Mutex<State>,
+    /// A deadline came up that is earlier than the one the timekeeper sleeps for.
+    earlier: Notify,
+    /// Nothing is held any more while the server drains.
+    settled: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    machine: Machine,
+    connections: BTreeMap<ConnectionId, Link>,
+    connections_so_far: u64,
+    /// What the timekeeper sleeps for.
+    armed: Option<Timestamp>,
+    draining: bool,
+}
+
+/// What the desk knows of one connection.
+#[derive(Debug)]
+struct Link {
+    outbox: Arc<Outbox>,
+    /// The queued acquires, with the shape that their replies must have.
+    queued: BTreeMap<RequestNumber, Shape>,
+}
+
+/// How much there is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Connections that have passed the challenge.
+    pub connections: usize,
+    /// Keys that somebody holds.
+    pub held_keys: usize,
+    /// Acquires that wait for their turn.
+    pub waiters: usize,
+}
+
+/// A request carries an id that is still in use on its connection: the connection must end.
+#[derive(Debug)]
+pub(crate) struct IdInUse;
+
+impl Desk {
+    /// An empty desk for a domain that has given out no token from `first_token` on.
+    pub(crate) fn new(domain: Domain, first_token: FencingToken, limits: Limits) -> Self {
+        Self {
+            domain,
+            clock: Clock::start(),
+            state: Mutex::new(State {
+                machine: Machine::new(limits, first_token),
+                connections: BTreeMap::new(),
+                connections_so_far: 0,
+                armed: None,
+                draining: false,
+            }),
+            earlier: Notify::new(),
+            settled: Notify::new(),
+        }
+    }
+
+    pub(crate) fn domain(&self) -> Domain {
+        self.domain
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let state = self.state();
+        Counts {
+            connections: state.connections.len(),
+            held_keys: state.machine.held_keys(),
+            waiters: state.machine.waiters(),
+        }
+    }
+
+    /// Enters a connection; replies to it will come into the box.
+    pub(crate) fn connect(&self, outbox: Arc<Outbox>) -> ConnectionId {
+        let mut state = self.state();
+        state.connections_so_far += 1;
+        let connection = ConnectionId::new(state.connections_so_far);
+        let queued = BTreeMap::new();
+        state
+            .connections
+            .insert(connection, Link { outbox, queued });
+        connection
+    }
+
+    /// Handles what a connection sent. The reply comes into its box, now or later.
+    pub(crate) fn submit(
+        &self,
+        connection: ConnectionId,
+        incoming: Incoming,
+    ) -> Result<(), IdInUse> {
+        let mut state = self.state();
+        let now = self.clock.timestamp();
+        state.handle(now, self.domain, connection, incoming)?;
+        self.after_change(state);
+        Ok(())
+    }
+
+    /// Ends a connection: it leaves all queues, and the grants that never left are given back,
+    /// those in `undelivered` and those still in its box.
+    pub(crate) fn disconnect(&self, connection: ConnectionId, undelivered: Vec<UnsentGrant>) {
+        // Called while dropping: with a broken machine there is nothing left to give back.
+        let Ok(mut state) = self.state.lock() else {
+            return;
+        };
+        let Some(link) = state.connections.remove(&connection) else {
+            return;
+        };
+        let now = self.clock.timestamp();
+        let unsent = link.outbox.close();
+        state.apply(now, Operation::Disconnect { connection });
+        for UnsentGrant { keys, token } in undelivered.into_iter().chain(unsent) {
+            let minimum_hold = Duration::ZERO;
+            state.apply(
+                now,
+                Operation::Release {
+                    keys,
+                    token,
+                    minimum_hold,
+                },
+            );
+        }
+        self.after_change(state);
+    }
+
+    /// From now on nothing is granted. Who waits is told so; releases are still served.
+    pub(crate) fn drain(&self) {
+        let mut state = self.state();
+        state.draining = true;
+        let now = self.clock.timestamp();
+        let connections: Vec<_> = state.connections.keys().copied().collect();
+        for connection in connections {
+            state.apply(now, Operation::Disconnect { connection });
+            let Some(link) = state.connections.get_mut(&connection) else {
+                continue;
+            };
+            for (id, _) in std::mem::take(&mut link.queued) {
+                let code = ErrorCode::NotActive;
+                link.outbox.push(&Reply::Error { id, code }, None);
+            }
+        }
+        self.after_change(state);
+    }
+
+    /// Waits, while the server drains, until nobody holds anything.
+    pub(crate) async fn settled(&self) {
+        loop {
+            let settled = self.settled.notified();
+            if self.state().machine.held_keys() == 0 {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Lets time pass in the machine, for as long as it is polled.
+    pub(crate) async fn keep_time(&self) {
+        loop {
+            let Some(deadline) = self.arm() else {
+                self.earlier.notified().await;
+                continue;
+            };
+            tokio::select! {
+                () = sleep_until(self.clock.instant(deadline)) => self.tick(),
+                () = self.earlier.notified() => {}
+            }
+            // Many leases that end together are expired in portions, with others in between.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn arm(&self) -> Option<Timestamp> {
+        let mut state = self.state();
+        state.armed = state.machine.next_deadline();
+        state.armed
+    }
+
+    fn tick(&self) {
+        let mut state = self.state();
+        state.apply(self.clock.timestamp(), Operation::Tick);
+        self.after_change(state);
+    }
+
+    fn after_change(&self, state: MutexGuard<'_, State>) {
+        let wakes = match (state.machine.next_deadline(), state.armed) {
+            (Some(next), Some(armed)) => next < armed,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        let settled = state.draining && state.machine.held_keys() == 0;
+        drop(state);
+        if wakes {
+            self.earlier.notify_one();
+        }
+        if settled {
+            self.settled.notify_waiters();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .expect("a machine that broke an invariant must not decide anything more")
+    }
+}
+
+impl State {
+    fn handle(
+        &mut self,
+        now: Timestamp,
+        domain: Domain,
+        connection: ConnectionId,
+        incoming: Incoming,
+    ) -> Result<(), IdInUse> {
+        let id = incoming.id();
+        let link = self.connections.get_mut(&connection);
+        let link = link.expect("a connection submits between connect and disconnect");
+        if link.queued.contains_key(&id) {
+            return Err(IdInUse);
+        }
+        let request = match incoming {
+            Incoming::Valid(request) => request,
+            Incoming::Refused { id, code } => {
+                link.outbox.push(&Reply::Error { id, code }, None);
+                return Ok(());
+            }
+        };
+        match request {
+            Request::Domain { id } => link.outbox.push(&Reply::Domain { id, domain }, None),
+            Request::Acquire { id, .. } if self.draining => {
+                let code = ErrorCode::NotActive;
+                link.outbox.push(&Reply::Error { id, code }, None);
+            }
+            request => self.run(now, connection, request),
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, now: Timestamp, connection: ConnectionId, request: Request) {
+        let id = request.id();
+        let shape = translate::shape(&request);
+        let cancels = match request {
+            Request::Cancel { acquire, .. } => Some(acquire),
+            _ => None,
+        };
+        let Some(operation) = translate::operation(connection, request) else {
+            return;
+        };
+        let outcome = self.apply(now, operation);
+        let at = self.machine.now();
+        let Some(link) = self.connections.get_mut(&connection) else {
+            return;
+        };
+        match translate::reply(id, shape, &outcome, at) {
+            None => {
+                link.queued.insert(id, shape);
+            }
+            Some(reply) => {
+                if let (Some(acquire), highwater_lock::Reply::Cancelled) = (cancels, &outcome) {
+                    link.queued.remove(&acquire);
+                    link.outbox.push(&Reply::TimedOut { id: acquire }, None);
+                }
+                let grant = match outcome {
+                    highwater_lock::Reply::Granted(grant) => Some(unsent(grant)),
+                    _ => None,
+                };
+                link.outbox.push(&reply, grant);
+            }
+        }
+    }
+
+    /// Runs one operation, tells everybody whom it concerns, and returns the sender's reply.
+    fn apply(&mut self, now: Timestamp, operation: Operation) -> highwater_lock::Reply {
+        let outcome = self.machine.apply(now, Command::new(EPOCH, operation));
+        for event in outcome.events {
+            match event {
+                Event::Granted(grant) => self.granted(grant),
+                Event::TimedOut(waiter) | Event::Dropped(waiter) => self.timed_out(waiter),
+                Event::Expired { keys, token, .. } => {
+                    tracing::debug!(%keys, %token, "a lease ended without a release");
+                }
+                _ => {}
+            }
+        }
+        outcome.reply
+    }
+
+    fn granted(&mut self, grant: Grant) {
+        let waiter = grant.waiter;
+        match self.dequeue(waiter) {
+            Some((id, shape, outbox)) => {
+                let token = grant.token;
+                outbox.push(&Reply::Granted { id, shape, token }, Some(unsent(grant)));
+            }
+            None => unreachable!("{waiter:?} was granted a lock without being queued"),
+        }
+    }
+
+    fn timed_out(&mut self, waiter: WaiterId) {
+        if let Some((id, _, outbox)) = self.dequeue(waiter) {
+            outbox.push(&Reply::TimedOut { id }, None);
+        }
+    }
+
+    fn dequeue(&mut self, waiter: WaiterId) -> Option<(RequestNumber, Shape, &Outbox)> {
+        let link = self.connections.get_mut(&waiter.connection)?;
+        let id = RequestNumber::new(waiter.request.get())?;
+        match link.queued.entry(id) {
+            Entry::Occupied(entry) => Some((id, entry.remove(), &link.outbox)),
+            Entry::Vacant(_) => None,
+        }
+    }
+}
+
+/// The waiter that this request is for the machine.
+pub(crate) fn waiter(connection: ConnectionId, id: RequestNumber) -> WaiterId {
+    WaiterId::new(connection, RequestId::new(id.get()))
+}
+
+fn unsent(grant: Grant) -> UnsentGrant {
+    UnsentGrant {
+        keys: grant.keys,
+        token: grant.token,
+    }
+}
+
+/// A single server leads itself, once, from its start to its end.
+const EPOCH: Epoch = Epoch::new(1);

@@ -1,0 +1,99 @@
+//! A running server as its owner sees it.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_lock::Domain;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::builder::Builder;
+use crate::connection::{Phase, Shared};
+use crate::desk::Counts;
+use crate::listener;
+
+/// A running lock server. Dropping it stops it at once, without telling anybody.
+///
+/// It works in the background of the Tokio runtime it was started in. Stop it with
+/// [`Server::shutdown`], which lets the clients know.
+#[must_use = "dropping a server stops it"]
+pub struct Server {
+    local_addr: SocketAddr,
+    shared: Arc<Shared>,
+    phase: watch::Sender<Phase>,
+    listener: JoinHandle<()>,
+    timekeeper: JoinHandle<()>,
+}
+
+impl Server {
+    /// A builder with the default limits. Storage and authentication have to be chosen.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    pub(crate) fn run(listener: TcpListener, local_addr: SocketAddr, shared: Shared) -> Self {
+        let shared = Arc::new(shared);
+        let (phase, phases) = watch::channel(Phase::Running);
+        let timekeeper = Arc::clone(&shared);
+        Self {
+            local_addr,
+            listener: tokio::spawn(listener::accept(listener, Arc::clone(&shared), phases)),
+            timekeeper: tokio::spawn(async move { timekeeper.desk.keep_time().await }),
+            shared,
+            phase,
+        }
+    }
+
+    /// The address it listens on, with the real port if it was started on port 0.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// The domain of all tokens it gives out. An in-memory server has a new one at every start.
+    pub fn domain(&self) -> Domain {
+        self.shared.desk.domain()
+    }
+
+    /// How much there is at this moment, for logs and metrics.
+    pub fn counts(&self) -> Counts {
+        self.shared.desk.counts()
+    }
+
+    /// Stops the server in an orderly way.
+    ///
+    /// It accepts no connection and grants nothing from now on; queued acquires are answered
+    /// "not active". Releases and extensions are served until nobody holds anything, at most for
+    /// [`Limits::drain_time`](crate::Limits::drain_time); then what waits is sent and the
+    /// connections are closed, which takes at most two seconds more. Cancelling stops at once.
+    pub async fn shutdown(mut self) {
+        self.phase.send_replace(Phase::Draining);
+        self.shared.desk.drain();
+        let drain_time = self.shared.limits.drain_time;
+        let _ = timeout(drain_time, self.shared.desk.settled()).await;
+        self.phase.send_replace(Phase::Closing);
+        let _ = timeout(CLOSING_TIME, &mut self.listener).await;
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("local_addr", &self.local_addr)
+            .field("domain", &self.domain())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.listener.abort();
+        self.timekeeper.abort();
+    }
+}
+
+/// How long all connections together may take to close.
+const CLOSING_TIME: Duration = Duration::from_secs(2);
