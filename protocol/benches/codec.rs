@@ -1,4 +1,5 @@
 //! Encoding and decoding of frames, per frame.
+#![expect(clippy::unwrap_used, reason = "a bench may panic")]
 
 use std::hint::black_box;
 

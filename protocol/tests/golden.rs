@@ -1,4 +1,5 @@
 //! Every frame and the handshake against bytes written by hand from the protocol's tables.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use highwater_protocol::handshake::{Challenge, HelloError, Node, Nonce, Slot};
 use highwater_protocol::{

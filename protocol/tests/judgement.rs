@@ -1,4 +1,5 @@
 //! Which mistakes are answered, and which end the connection.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use highwater_protocol::{
     ErrorCode, FrameError, Incoming, MAX_REPLY_BYTES, MAX_REQUEST_BYTES, Reply, ReplyDecoder,

@@ -1,4 +1,5 @@
 //! All messages survive all chunkings, and no bytes can make the decoders panic or grow.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use highwater_protocol::handshake::Slot;
 use highwater_protocol::{
