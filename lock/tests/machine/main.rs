@@ -1,0 +1,15 @@
+//! Tests of the lock machine: scripts, random histories against a naive model, all small
+//! histories, and snapshots.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test a panic is the failure report"
+)]
+
+mod build;
+mod exhaustive;
+mod naive;
+mod random;
+mod scripts;
+mod snapshots;
+mod witness;
