@@ -18,6 +18,7 @@ pub struct Limits {
     /// The time for the rest of a frame once its first byte is there.
     pub frame_time: Duration,
     /// The bytes of replies that may wait for one slow reader; one byte more ends its connection.
+    /// Less than 64 KiB counts as 64 KiB, which one read of short requests can cause.
     pub output_bytes: usize,
     /// How long a reader may take nothing at all while replies wait for it.
     pub output_stall_time: Duration,
@@ -25,6 +26,12 @@ pub struct Limits {
     pub pending_per_connection: usize,
     /// How long a shutdown waits for holders to release before it closes their connections.
     pub drain_time: Duration,
+}
+
+impl Limits {
+    pub(crate) fn effective_output_bytes(&self) -> usize {
+        self.output_bytes.max(64 * 1024)
+    }
 }
 
 impl Default for Limits {

@@ -89,7 +89,7 @@ struct Connection {
 
 impl Connection {
     fn new(shared: Arc<Shared>, transport: Transport) -> Self {
-        let outbox = Arc::new(Outbox::new(shared.limits.output_bytes));
+        let outbox = Arc::new(Outbox::new(shared.limits.effective_output_bytes()));
         Self {
             id: shared.desk.connect(Arc::clone(&outbox)),
             shared,
@@ -112,7 +112,8 @@ impl Connection {
         loop {
             self.send()?;
             // A peer that reads nothing is not read either, so what it is owed stays bounded.
-            let reads = self.outbox.waiting_bytes() <= self.shared.limits.output_bytes / 2;
+            let reads =
+                self.outbox.waiting_bytes() <= self.shared.limits.effective_output_bytes() / 2;
             tokio::select! {
                 biased;
                 changed = phase.changed() => {
