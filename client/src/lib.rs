@@ -1,1 +1,59 @@
-//! Placeholder.
+//! The Highwater lock client: leases, fencing tokens and honest outcomes.
+//!
+//! A [`Client`] keeps connections to a lock server, takes locks on it and gives them back. What it
+//! cannot do is make a write safe: a process can be paused past its lease at any moment. So a
+//! [`Ticket`] gives a [`Fence`], which the database compares inside the transaction that writes;
+//! that is the job of the fencing crate.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use highwater_client::{AcquireOptions, Client, Key, Secret};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::builder("locks.example:5225")
+//!     .token(Secret::from_file_content(std::fs::read("client-token")?)?)
+//!     .connect()
+//!     .await?;
+//! let options = AcquireOptions::new()
+//!     .wait(Duration::from_secs(5))
+//!     .lease(Duration::from_secs(30));
+//! let ticket = client.acquire(&Key::new("stock/apple")?, options).await?;
+//! let fence = ticket.fence(); // for every transaction that writes the stock of apples
+//! # drop(fence);
+//! ticket.release().await?;
+//! client.close().await;
+//! # Ok(()) }
+//! ```
+//!
+//! # The path of a call
+//!
+//! `acquire` and `release` choose a connection from the `pool` and pass a `call` to its `session`,
+//! which writes the request and matches the reply. A `keeper` opens (`setup`) and runs each
+//! session, and opens the next one after it.
+
+mod acquire;
+mod builder;
+mod call;
+mod client;
+mod error;
+mod keeper;
+mod limits;
+mod options;
+mod pool;
+mod release;
+mod session;
+mod setup;
+mod shared;
+mod system;
+mod ticket;
+mod tls;
+
+pub use builder::Builder;
+pub use client::Client;
+pub use error::{AcquireError, ConnectError, Lost, Release, ReleaseError};
+pub use highwater_lock::{Domain, Fence, FencingToken, Key, KeyError, KeySet, KeySetError};
+pub use highwater_protocol::handshake::HelloError;
+pub use highwater_protocol::{ErrorCode, Secret, SecretError};
+pub use options::AcquireOptions;
+pub use ticket::Ticket;
+pub use tls::{ClientTls, TlsError};

@@ -77,6 +77,7 @@ impl FrameBuffer {
         input: &mut &[u8],
         read: impl FnOnce(u8, &[u8]) -> Result<T, FrameError>,
     ) -> Result<Option<T>, FrameError> {
+        // The opcode alone can already be wrong, and then nothing of it is kept.
         if self.partial.is_empty()
             && let Some(length) = self.frame_length(input)?
             && let Some((frame, rest)) = input.split_at_checked(length)
@@ -85,8 +86,6 @@ impl FrameBuffer {
             return read(frame[0], &frame[HEADER_BYTES..]).map(Some);
         }
         if !self.fill(HEADER_BYTES, input) {
-            // The opcode alone can already be wrong.
-            self.frame_length(&self.partial)?;
             return Ok(None);
         }
         let length = self

@@ -1,0 +1,202 @@
+//! Takes a lock: finds a connection, asks, and asks again where that is certain to be harmless.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_lock::KeySet;
+use highwater_protocol::{ErrorCode, LeaseMillis, Reply};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use crate::AcquireError;
+use crate::call::{Ask, Control, Ended, Waiting};
+use crate::client::Client;
+use crate::keeper::Backoff;
+use crate::limits::{ANSWER_TIME, FIRST_RETRY_PAUSE, GRACE, LONGEST_RETRY_PAUSE, ONE_TRY_BUDGET};
+use crate::options::{AcquireOptions, Terms};
+use crate::pool::{NoSession, Session};
+use crate::shared::{Phase, Shared};
+use crate::system;
+use crate::ticket::{Held, Ticket};
+
+/// See [`Client::acquire`].
+pub(crate) async fn acquire(
+    client: &Client,
+    keys: KeySet,
+    options: &AcquireOptions,
+) -> Result<Ticket, AcquireError> {
+    let terms = options.check()?;
+    let shared = client.shared();
+    if shared.phase() > Phase::Open {
+        return Err(AcquireError::Closed);
+    }
+    // A closing client waits for this call, and so for what its end may leave to release.
+    let _busy = shared.busy();
+    let wanted = Wanted {
+        shared,
+        keys,
+        terms,
+        until: system::now()
+            + if terms.wait.is_zero() {
+                ONE_TRY_BUDGET
+            } else {
+                terms.wait
+            },
+    };
+    match wanted.get().await {
+        Err(AcquireError::Indeterminate) => Err(AcquireError::Indeterminate),
+        // A grant that came while the client was closing is released by dropping it here.
+        _ if shared.phase() > Phase::Open => Err(AcquireError::Closed),
+        Ok(held) => Ok(Ticket::new(held, client.clone())),
+        Err(error) => Err(error),
+    }
+}
+
+struct Wanted<'a> {
+    shared: &'a Arc<Shared>,
+    keys: KeySet,
+    terms: Terms,
+    until: Instant,
+}
+
+/// What one attempt came to.
+enum Attempt {
+    Granted(Held),
+    Failed(AcquireError),
+    /// It is certain that nothing is held, and the connection is not the reason to stop.
+    Again,
+    /// The server is not ready, and said so.
+    NotReady(ErrorCode),
+}
+
+impl Wanted<'_> {
+    async fn get(&self) -> Result<Held, AcquireError> {
+        let mut pauses = Backoff::new(FIRST_RETRY_PAUSE, LONGEST_RETRY_PAUSE);
+        // What to say when the time is over.
+        let mut reason = AcquireError::NotConnected;
+        loop {
+            let session = tokio::select! {
+                session = self.shared.pool.any(self.until) => session,
+                () = self.shared.reached(Phase::Closing) => return Err(AcquireError::Closed),
+            };
+            let session = match session {
+                Ok(session) => session,
+                Err(NoSession::Unauthenticated) => return Err(AcquireError::Unauthenticated),
+                Err(_) => return Err(reason),
+            };
+            let pause = match self.attempt(&session).await {
+                Attempt::Granted(held) => return Ok(held),
+                Attempt::Failed(error) => return Err(error),
+                Attempt::Again => None,
+                Attempt::NotReady(code) => {
+                    reason = AcquireError::Rejected(code);
+                    Some(pauses.next())
+                }
+            };
+            let left = self.until.saturating_duration_since(system::now());
+            if left.is_zero() {
+                return Err(reason);
+            }
+            if let Some(pause) = pause {
+                sleep(pause.min(left)).await;
+            }
+        }
+    }
+
+    async fn attempt(&self, session: &Session) -> Attempt {
+        let one_try = self.terms.wait.is_zero();
+        let ask = Ask::Acquire {
+            keys: self.keys.clone(),
+            until: (!one_try).then_some(self.until),
+            lease: self.terms.lease,
+            lease_seconds: self.terms.lease_seconds,
+        };
+        let controls = Some(session.controls.clone());
+        let (call, waiting) = Waiting::new(self.shared.next_id(), ask, controls);
+        let asked = system::now();
+        tokio::select! {
+            sent = timeout_at(self.until, session.acquires.send(call)) => match sent {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Attempt::Again,
+                Err(_) => return Attempt::Failed(AcquireError::TimedOut),
+            },
+            () = self.shared.reached(Phase::Closing) => {
+                return Attempt::Failed(AcquireError::Closed);
+            }
+        }
+        let impatient = async {
+            tokio::select! {
+                () = self.shared.reached(Phase::Closing) => {}
+                // The base protocol counts whole seconds and has no cancel: there the server's
+                // own answer comes within this much.
+                () = sleep_until(self.until), if session.extensions => {}
+                () = sleep_until(self.until + GRACE) => {}
+            }
+        };
+        let ended = waiting.finish(impatient, || system::now() + GRACE).await;
+        match ended {
+            Ended::Granted(held) => self.confirmed(held, session, asked).await,
+            Ended::Replied(reply) => judge(reply),
+            Ended::NeverSent if system::now() >= self.until => {
+                Attempt::Failed(AcquireError::TimedOut)
+            }
+            Ended::NeverSent => Attempt::Again,
+            Ended::Lost => Attempt::Failed(AcquireError::Indeterminate),
+        }
+    }
+
+    /// Asks for the lease once more when the wait has used up much of it.
+    ///
+    /// The client cannot know when in the wait the grant was, so it counts the lease from before
+    /// the wait. An extension never shortens a lease and is counted from its own sending.
+    async fn confirmed(&self, mut held: Held, session: &Session, asked: Instant) -> Attempt {
+        let waited = system::now().saturating_duration_since(asked);
+        if !session.extensions || waited < self.terms.lease / 4 {
+            return Attempt::Granted(held);
+        }
+        let Some(lease) = LeaseMillis::new(u32::from(self.terms.lease_seconds.get()) * 1_000)
+        else {
+            return Attempt::Granted(held);
+        };
+        let ask = Ask::Extend {
+            keys: held.keys.clone(),
+            token: held.token,
+            lease,
+        };
+        let (call, waiting) = Waiting::new(self.shared.next_id(), ask, None);
+        let extended_from = system::now();
+        let by = extended_from + ANSWER_TIME;
+        let sent = timeout_at(by, session.controls.send(Control::Call(call))).await;
+        if !matches!(sent, Ok(Ok(()))) {
+            return Attempt::Granted(held);
+        }
+        match waiting.finish(sleep_until(by), || by).await {
+            Ended::Replied(Reply::Extended { remaining_ms, .. }) => {
+                let told = Duration::from_millis(remaining_ms.into());
+                held.valid_before = extended_from + self.terms.lease.min(told);
+                Attempt::Granted(held)
+            }
+            // It ended before it arrived. Nothing is held: stand in the queue again.
+            Ended::Replied(Reply::NotHeld { .. }) => {
+                held.owed = false;
+                Attempt::Again
+            }
+            _ => Attempt::Granted(held),
+        }
+    }
+}
+
+fn judge(reply: Reply) -> Attempt {
+    match reply {
+        Reply::TimedOut { .. } => Attempt::Failed(AcquireError::TimedOut),
+        Reply::Busy { .. } => Attempt::Failed(AcquireError::Busy),
+        Reply::Error {
+            code: code @ (ErrorCode::NotActive | ErrorCode::NoLeader),
+            ..
+        } => Attempt::NotReady(code),
+        // A single server never knows a leader, so this is all that can be said.
+        Reply::Moved { .. } => Attempt::NotReady(ErrorCode::NoLeader),
+        Reply::Error { code, .. } => Attempt::Failed(AcquireError::Rejected(code)),
+        // Indeterminate; any other kind does not fit and has ended the connection.
+        _ => Attempt::Failed(AcquireError::Indeterminate),
+    }
+}

@@ -1,0 +1,126 @@
+//! What a client needs to know before it connects.
+
+use std::time::Duration;
+
+use highwater_protocol::Secret;
+use rustls::pki_types::ServerName;
+use tokio_rustls::TlsConnector;
+
+use crate::ConnectError;
+use crate::client::Client;
+use crate::setup::Target;
+use crate::system;
+use crate::tls::ClientTls;
+
+/// Configures a [`Client`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct Builder {
+    address: String,
+    secret: Secret,
+    tls: Option<ClientTls>,
+    connect_time: Duration,
+}
+
+impl Builder {
+    pub(crate) fn new(address: String) -> Self {
+        Self {
+            address,
+            secret: Secret::no_auth(),
+            tls: None,
+            connect_time: Duration::from_secs(10),
+        }
+    }
+
+    /// The secret that the server knows this client by. Without one the server must be running
+    /// without authentication.
+    ///
+    /// The secret itself never crosses the wire. Every client that has it can release every lock.
+    pub fn token(mut self, secret: Secret) -> Self {
+        self.secret = secret;
+        self
+    }
+
+    /// Encrypts the connections.
+    pub fn tls(mut self, tls: ClientTls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// How long [`Builder::connect`] tries to reach the server. The default is 10 s.
+    pub fn connect_time(mut self, time: Duration) -> Self {
+        self.connect_time = time;
+        self
+    }
+
+    /// Connects, in the current Tokio runtime; gives the client as soon as one connection is
+    /// open.
+    ///
+    /// A server that is not there yet is tried again until the time is over. Dropping the future
+    /// ends the attempt.
+    ///
+    /// # Errors
+    /// The configuration is wrong, or the server cannot be reached in time.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    pub async fn connect(self) -> Result<Client, ConnectError> {
+        let host = host(&self.address).ok_or_else(|| ConnectError::InvalidAddress {
+            address: self.address.clone(),
+        })?;
+        let tls = match &self.tls {
+            None => None,
+            Some(tls) => {
+                let name = tls.server_name.as_deref().unwrap_or(host);
+                let name = ServerName::try_from(name.to_owned()).map_err(|_| {
+                    ConnectError::InvalidServerName {
+                        name: name.to_owned(),
+                    }
+                })?;
+                Some((TlsConnector::from(tls.config.clone()), name))
+            }
+        };
+        let target = Target {
+            secret: self.secret,
+            tls,
+            address: self.address,
+        };
+        Client::start(target, system::now() + self.connect_time).await
+    }
+}
+
+/// The host of `HOST:PORT`, without the brackets of an IPv6 address.
+fn host(address: &str) -> Option<&str> {
+    let (host, port) = address.rsplit_once(':')?;
+    port.parse::<u16>().ok().filter(|port| *port != 0)?;
+    let host = match host.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']')?,
+        None if host.contains(':') => return None,
+        None => host,
+    };
+    (!host.is_empty()).then_some(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_host_and_port() {
+        assert_eq!(host("localhost:5225"), Some("localhost"));
+        assert_eq!(host("127.0.0.1:1"), Some("127.0.0.1"));
+        assert_eq!(host("[::1]:5225"), Some("::1"));
+        for wrong in [
+            "",
+            "localhost",
+            ":5225",
+            "localhost:",
+            "localhost:0",
+            "localhost:65536",
+            "::1:5225",
+            "[::1:5225",
+        ] {
+            assert_eq!(host(wrong), None, "{wrong}");
+        }
+    }
+}

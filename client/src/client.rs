@@ -1,0 +1,145 @@
+//! The client: what an application holds, and the start and end of everything behind it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use highwater_lock::{Key, KeySet};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout};
+
+use crate::acquire;
+use crate::builder::Builder;
+use crate::limits::{CLOSE_TIME, CONNECTIONS, GOODBYE_TIME, QUEUED_RELEASES};
+use crate::options::AcquireOptions;
+use crate::pool::Pool;
+use crate::setup::{SetupError, Target};
+use crate::shared::{Phase, Shared};
+use crate::ticket::Ticket;
+use crate::{AcquireError, ConnectError, keeper, release};
+
+/// A client of one lock server. Cloning it is cheap, and all clones share its connections.
+///
+/// The connections are kept open, and opened again after a failure, by tasks in the background;
+/// they end when the last clone and the last ticket are dropped, or with [`Client::close`].
+#[derive(Clone)]
+pub struct Client(Arc<Handle>);
+
+impl Client {
+    /// Configures a client of the server at `HOST:PORT`.
+    pub fn builder(address: impl fmt::Display) -> Builder {
+        Builder::new(address.to_string())
+    }
+
+    /// Waits for its turn and takes the lock.
+    ///
+    /// The server serves in the order of arrival. Everything that can go wrong has its own
+    /// variant of the error; each call ends a little after its wait at the latest. A request that
+    /// was surely not sent is made again within the wait; one that may have been seen never is.
+    ///
+    /// Dropping the future gives the place in the queue up; a lock that was granted all the same
+    /// is released in the background.
+    ///
+    /// # Errors
+    /// The lock is not held, except perhaps after [`AcquireError::Indeterminate`].
+    pub async fn acquire(
+        &self,
+        key: &Key,
+        options: AcquireOptions,
+    ) -> Result<Ticket, AcquireError> {
+        let keys = KeySet::from(key.clone());
+        acquire::acquire(self, keys, &options).await
+    }
+
+    /// Takes all keys of the set at once, under one token.
+    ///
+    /// All or nothing, and in the order of arrival across sets and single keys, so sets cannot
+    /// deadlock. Otherwise like [`Client::acquire`].
+    ///
+    /// # Errors
+    /// None of the keys is held, except perhaps after [`AcquireError::Indeterminate`].
+    pub async fn acquire_set(
+        &self,
+        keys: &KeySet,
+        options: AcquireOptions,
+    ) -> Result<Ticket, AcquireError> {
+        acquire::acquire(self, keys.clone(), &options).await
+    }
+
+    /// Ends the client and all its clones within 5 s.
+    ///
+    /// Calls that are under way end, dropped tickets are released, and the connections are
+    /// closed. Release or drop tickets before: one that is still alive then can only be given up
+    /// to its lease. Dropping the future does not stop the closing.
+    pub async fn close(&self) {
+        let shared = self.shared();
+        shared.advance(Phase::Closing);
+        if timeout(CLOSE_TIME - GOODBYE_TIME, self.0.alive.closed())
+            .await
+            .is_err()
+        {
+            shared.advance(Phase::Closed);
+            let _ = timeout(GOODBYE_TIME, self.0.alive.closed()).await;
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    /// Starts the tasks and waits for the first connection.
+    pub(crate) async fn start(target: Target, until: Instant) -> Result<Self, ConnectError> {
+        let (releases, orders) = mpsc::channel(QUEUED_RELEASES);
+        let shared = Arc::new(Shared::new(target, Pool::new(CONNECTIONS), releases));
+        let alive = watch::Sender::new(());
+        let releaser = release::work(Arc::clone(&shared), orders);
+        spawn(&alive, releaser);
+        for index in 0..CONNECTIONS {
+            spawn(&alive, keeper::keep(Arc::clone(&shared), index));
+        }
+        // From here on, dropping it ends the tasks.
+        let client = Self(Arc::new(Handle { shared, alive }));
+        match client.shared().pool.first(until).await {
+            Ok(()) => Ok(client),
+            Err(error) => Err(connect_error(error.as_deref())),
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("address", &self.shared().target.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Closes the client when the last clone and ticket are gone.
+struct Handle {
+    shared: Arc<Shared>,
+    /// Every task holds a receiver.
+    alive: watch::Sender<()>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.advance(Phase::Closing);
+    }
+}
+
+fn spawn(alive: &watch::Sender<()>, task: impl Future<Output = ()> + Send + 'static) {
+    let alive = alive.subscribe();
+    tokio::spawn(async move {
+        task.await;
+        drop(alive);
+    });
+}
+
+fn connect_error(error: Option<&SetupError>) -> ConnectError {
+    match error {
+        Some(SetupError::Rejected) => ConnectError::Unauthenticated,
+        Some(SetupError::Hello(error)) => ConnectError::WrongServer(*error),
+        Some(error @ SetupError::Tls(_)) => ConnectError::Tls(error.to_io()),
+        Some(error) => ConnectError::Unreachable(error.to_io()),
+        None => ConnectError::Unreachable(SetupError::TimedOut.to_io()),
+    }
+}

@@ -1,0 +1,122 @@
+//! What can come out of a call: honest outcomes, one small type per operation.
+
+use std::io;
+use std::time::Duration;
+
+use highwater_protocol::ErrorCode;
+use highwater_protocol::handshake::HelloError;
+
+/// Why there is no [`Client`](crate::Client).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The address is not `HOST:PORT`. Correct it.
+    #[error("{address:?} is not an address of the form HOST:PORT")]
+    InvalidAddress {
+        /// What was given.
+        address: String,
+    },
+    /// The name to look for in the server's certificate is not one. Give another with
+    /// [`ClientTls::server_name`](crate::ClientTls::server_name).
+    #[error("{name:?} cannot be the name in a certificate")]
+    InvalidServerName {
+        /// What was given, or the host of the address.
+        name: String,
+    },
+    /// The server does not know this client token. Correct it; trying again does not help.
+    #[error("the server refused the client token")]
+    Unauthenticated,
+    /// Something else than a Highwater single server answers there. Correct the address.
+    #[error("another program or another mode answers at this address")]
+    WrongServer(#[source] HelloError),
+    /// No trustworthy encrypted connection is possible: an unknown authority, another name, or
+    /// no TLS at the other end. Correct the configuration.
+    #[error("the encrypted connection was refused")]
+    Tls(#[source] io::Error),
+    /// Nothing that can be used answered in time. Trying again later may help.
+    #[error("no server could be reached in time")]
+    Unreachable(#[source] io::Error),
+}
+
+/// Why there is no ticket.
+///
+/// For every variant except [`AcquireError::Indeterminate`] it is certain that this call holds
+/// nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// Others held the keys, or stood before, for the whole wait. Try again when it suits.
+    #[error("the wait ended before the lock was free")]
+    TimedOut,
+    /// The server has reached one of its limits. Slow down, then try again.
+    #[error("the server is at one of its limits")]
+    Busy,
+    /// No connection for the whole wait. The client goes on connecting; try again.
+    #[error("there was no connection to the server")]
+    NotConnected,
+    /// The server does not accept the client token (any more). Correct the configuration.
+    #[error("the server refused the client token")]
+    Unauthenticated,
+    /// The request was sent and no answer came, or the server itself could not say. The keys may
+    /// be held by a token that nobody knows until the lease ends. Do not enter the protected
+    /// work; asking again is safe and waits for that lease at worst.
+    #[error("the request was sent, and its outcome is unknown")]
+    Indeterminate,
+    /// The server refused the request itself, or was not ready during the whole wait
+    /// ([`ErrorCode::NotActive`], [`ErrorCode::NoLeader`]: try again later).
+    #[error("the server refused the request: {0}")]
+    Rejected(ErrorCode),
+    /// The wait is longer than a server accepts. Ask for less; waits can be repeated.
+    #[error("a wait of {wait:?} is above 255 s")]
+    InvalidWait {
+        /// What was asked for.
+        wait: Duration,
+    },
+    /// The lease is zero or longer than a server gives. Ask for another one.
+    #[error("a lease of {lease:?} is not above 0 and at most 250 s")]
+    InvalidLease {
+        /// What was asked for.
+        lease: Duration,
+    },
+    /// The client was closed. Make a new one.
+    #[error("the client is closed")]
+    Closed,
+}
+
+/// What a release came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Release {
+    /// The keys were held by the ticket's token until now, and went to the next in line.
+    Released,
+    /// The ticket's token did not hold the keys. The lease had ended, or the lock service has
+    /// started anew (another domain); or the answer to an earlier attempt of this same release
+    /// got lost. Never does a successor lose its lock by this.
+    NotCurrent,
+}
+
+/// Why the outcome of a release is not known. The lease ends the lock at the latest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// No certain answer came within 5 s. Nothing to do: the lock is free, or will be when its
+    /// lease ends.
+    #[error("the outcome of the release is unknown")]
+    Unknown,
+    /// The server refused the request itself, which a ticket of this client should never see.
+    #[error("the server refused the release: {0}")]
+    Rejected(ErrorCode),
+    /// The client was closed before. The lock is free when its lease ends.
+    #[error("the client is closed")]
+    Closed,
+}
+
+/// Why a ticket is no longer worth anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Lost {
+    /// Its lease may have ended.
+    Expired,
+    /// The lock service has started anew without memory of it.
+    DomainChanged,
+}

@@ -1,0 +1,120 @@
+//! Keeps one connection of a client open: connects, runs it, and connects again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE};
+use crate::pool::Link;
+use crate::session::Session;
+use crate::setup::{self, Probe, SetupError};
+use crate::shared::{Phase, Shared};
+use crate::system;
+
+/// Works until the client is closed.
+pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+    let mut closed_on_probe = 0_u32;
+    loop {
+        let probe = if closed_on_probe < PROBES {
+            Probe::Ask
+        } else {
+            Probe::Assume
+        };
+        let opened = tokio::select! {
+            opened = setup::open(&shared.target, probe) => opened,
+            () = shared.reached(Phase::Closed) => return,
+        };
+        match opened {
+            Ok(opened) => {
+                closed_on_probe = 0;
+                run(&shared, index, opened, &mut backoff).await;
+            }
+            Err(error) => {
+                if matches!(error, SetupError::ClosedOnProbe) {
+                    closed_on_probe += 1;
+                }
+                let address = &shared.target.address;
+                if error.is_fatal() {
+                    tracing::warn!(connection = index, %address, %error, "connection refused");
+                } else {
+                    tracing::debug!(connection = index, %address, %error, "no connection");
+                }
+                shared.pool.set(index, Link::Down(Some(Arc::new(error))));
+            }
+        }
+        tokio::select! {
+            () = sleep(backoff.next()) => {}
+            () = shared.reached(Phase::Closed) => return,
+        }
+    }
+}
+
+async fn run(shared: &Arc<Shared>, index: usize, opened: setup::Opened, backoff: &mut Backoff) {
+    let address = &shared.target.address;
+    let (domain, extensions) = (opened.domain, opened.extensions);
+    tracing::info!(connection = index, %address, %domain, extensions, "connected");
+    let (session, ends) = Session::new(Arc::clone(shared), opened);
+    shared.pool.set(index, Link::Open(ends));
+    let since = system::now();
+    let end = session.run().await;
+    shared.pool.set(index, Link::Down(None));
+    // A server that lets in and throws out again is not asked faster than one that is not there.
+    if since.elapsed() >= LONGEST_PAUSE {
+        backoff.reset();
+    }
+    tracing::info!(connection = index, %address, reason = %end, "connection ended");
+}
+
+/// Doubling pauses with jitter.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    first: Duration,
+    next: Duration,
+    longest: Duration,
+}
+
+impl Backoff {
+    pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
+        Self {
+            first,
+            next: first,
+            longest,
+        }
+    }
+
+    /// The next pause.
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(self.longest);
+        system::jittered(pause)
+    }
+
+    fn reset(&mut self) {
+        self.next = self.first;
+    }
+}
+
+/// How often a server must close on the question for its domain, one time after another, until
+/// it counts as one that cannot answer it. Once can also be a server that was stopped just then.
+const PROBES: u32 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_keep_at_least_half() {
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        for full in [100, 200, 400, 800, 1_600, 3_200, 3_200, 3_200] {
+            let pause = backoff.next().as_millis();
+            assert!(
+                (full / 2..=full).contains(&pause),
+                "{pause} ms of {full} ms"
+            );
+        }
+        backoff.reset();
+        assert!(backoff.next() <= FIRST_PAUSE);
+    }
+}

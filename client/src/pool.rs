@@ -1,0 +1,180 @@
+//! Which connections are open, and to which domain.
+//!
+//! Holds the ends where calls go in; who opens and runs the connections is in `keeper` and
+//! `session`. Everybody who waits for a connection waits here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use highwater_lock::Domain;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout_at};
+
+use crate::call::{Call, Control};
+use crate::setup::SetupError;
+
+/// An open connection, for those who make calls.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    pub(crate) domain: Domain,
+    /// Whether the server knows our extensions.
+    pub(crate) extensions: bool,
+    pub(crate) acquires: mpsc::Sender<Call>,
+    pub(crate) controls: mpsc::Sender<Control>,
+}
+
+impl Session {
+    /// The connection may have ended before the pool heard of it.
+    fn is_open(&self) -> bool {
+        !self.controls.is_closed()
+    }
+}
+
+/// What one connection is doing.
+#[derive(Clone, Debug)]
+pub(crate) enum Link {
+    /// It is being opened, for the last of these reasons.
+    Down(Option<Arc<SetupError>>),
+    Open(Session),
+}
+
+impl Link {
+    fn session(&self) -> Option<&Session> {
+        match self {
+            Self::Open(session) if session.is_open() => Some(session),
+            _ => None,
+        }
+    }
+}
+
+/// All connections of a client.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    links: watch::Sender<Vec<Link>>,
+    next: AtomicUsize,
+}
+
+/// Why there is no connection to make a call on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoSession {
+    /// None opened in time.
+    InTime,
+    /// The server refuses the client token on all of them.
+    Unauthenticated,
+    /// There are some, but to another domain.
+    OtherDomain,
+}
+
+impl Pool {
+    pub(crate) fn new(links: usize) -> Self {
+        Self {
+            links: watch::Sender::new(vec![Link::Down(None); links]),
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn set(&self, index: usize, link: Link) {
+        self.links.send_modify(|links| links[index] = link);
+    }
+
+    /// An open connection to any domain.
+    pub(crate) async fn any(&self, until: Instant) -> Result<Session, NoSession> {
+        self.wait(until, |links| {
+            let session = self.rotate(links, |_| true);
+            match session {
+                Some(session) => Some(Ok(session)),
+                None if refused(links) => Some(Err(NoSession::Unauthenticated)),
+                None => None,
+            }
+        })
+        .await
+        .unwrap_or(Err(NoSession::InTime))
+    }
+
+    /// An open connection to this domain.
+    pub(crate) async fn of(&self, domain: Domain, until: Instant) -> Result<Session, NoSession> {
+        self.wait(until, |links| {
+            let session = self.rotate(links, |session| session.domain == domain);
+            match session {
+                Some(session) => Some(Ok(session)),
+                None if moved_on(links, domain) => Some(Err(NoSession::OtherDomain)),
+                None => None,
+            }
+        })
+        .await
+        .unwrap_or(Err(NoSession::InTime))
+    }
+
+    /// Completes when there are connections, but none to this domain.
+    pub(crate) async fn domain_gone(&self, domain: Domain) {
+        let mut links = self.links.subscribe();
+        let gone = links.wait_for(|links| moved_on(links, domain)).await;
+        gone.expect("the pool holds the sender");
+    }
+
+    /// Waits until a connection is open or none can be had; for the start of a client.
+    pub(crate) async fn first(&self, until: Instant) -> Result<(), Option<Arc<SetupError>>> {
+        let outcome = self.wait(until, |links| {
+            if links.iter().any(|link| link.session().is_some()) {
+                return Some(Ok(()));
+            }
+            let fatal = links.iter().map(|link| match link {
+                Link::Down(Some(error)) if error.is_fatal() => Some(Arc::clone(error)),
+                _ => None,
+            });
+            let fatal: Option<Vec<_>> = fatal.collect();
+            fatal.map(|errors| Err(errors.into_iter().next()))
+        });
+        match outcome.await {
+            Some(outcome) => outcome,
+            None => Err(self.links.borrow().iter().find_map(|link| match link {
+                Link::Down(error) => error.clone(),
+                Link::Open(_) => None,
+            })),
+        }
+    }
+
+    /// Asks for a decision on every change.
+    async fn wait<T>(
+        &self,
+        until: Instant,
+        mut decide: impl FnMut(&[Link]) -> Option<T>,
+    ) -> Option<T> {
+        let mut links = self.links.subscribe();
+        loop {
+            let decision = decide(&links.borrow_and_update());
+            if decision.is_some() {
+                return decision;
+            }
+            match timeout_at(until, links.changed()).await {
+                Ok(changed) => changed.expect("the pool holds the sender"),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// The next one of those that suit, so that calls spread over the connections.
+    fn rotate(&self, links: &[Link], suits: impl Fn(&Session) -> bool) -> Option<Session> {
+        let start = self.next.fetch_add(1, Ordering::Relaxed);
+        (0..links.len())
+            .filter_map(|offset| links[start.wrapping_add(offset) % links.len()].session())
+            .find(|session| suits(session))
+            .cloned()
+    }
+}
+
+/// Whether the client token is refused wherever there is an answer at all.
+fn refused(links: &[Link]) -> bool {
+    let mut unauthenticated = links.iter().map(
+        |link| matches!(link, Link::Down(Some(error)) if matches!(**error, SetupError::Rejected)),
+    );
+    unauthenticated.all(|refused| refused)
+}
+
+fn moved_on(links: &[Link], domain: Domain) -> bool {
+    let mut domains = links.iter().filter_map(Link::session).map(|s| s.domain);
+    match domains.next() {
+        Some(first) => first != domain && domains.all(|other| other != domain),
+        None => false,
+    }
+}

@@ -1,0 +1,133 @@
+//! Gives a lock back, for a caller who waits for it or in the background.
+//!
+//! A release carries the token, so repeating it can never hurt a successor; it is repeated until
+//! its answer is certain or its time is over. It goes only to the domain of its token.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_lock::{Domain, FencingToken, KeySet};
+use highwater_protocol::{ErrorCode, Reply};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+
+use crate::call::{Ask, Control, Ended, Waiting};
+use crate::keeper::Backoff;
+use crate::limits::{
+    CLOSE_CALLS, CLOSE_RELEASES, FIRST_RETRY_PAUSE, LONGEST_RETRY_PAUSE, RELEASE_ATTEMPT,
+    RUNNING_RELEASES,
+};
+use crate::pool::{NoSession, Session};
+use crate::shared::{Phase, Shared};
+use crate::system;
+use crate::{Release, ReleaseError};
+
+/// How long a release may take, counted from the request for it.
+pub(crate) const BUDGET: Duration = Duration::from_secs(5);
+
+/// What to release, and until when to try.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub(crate) keys: KeySet,
+    pub(crate) token: FencingToken,
+    pub(crate) domain: Domain,
+    pub(crate) until: Instant,
+}
+
+/// Releases until the answer is certain.
+pub(crate) async fn release(shared: &Arc<Shared>, order: &Order) -> Result<Release, ReleaseError> {
+    tokio::select! {
+        outcome = repeat(shared, order) => outcome,
+        () = shared.reached(Phase::Closed) => Err(ReleaseError::Closed),
+    }
+}
+
+async fn repeat(shared: &Arc<Shared>, order: &Order) -> Result<Release, ReleaseError> {
+    let mut pauses = Backoff::new(FIRST_RETRY_PAUSE, LONGEST_RETRY_PAUSE);
+    loop {
+        let session = match shared.pool.of(order.domain, order.until).await {
+            Ok(session) => session,
+            Err(NoSession::OtherDomain) => return Ok(Release::NotCurrent),
+            Err(_) => return Err(ReleaseError::Unknown),
+        };
+        match attempt(shared, order, &session).await {
+            Some(Reply::Released { .. }) => return Ok(Release::Released),
+            Some(Reply::NotHeld { .. }) => return Ok(Release::NotCurrent),
+            Some(Reply::Error { code, .. })
+                if !matches!(code, ErrorCode::NotActive | ErrorCode::NoLeader) =>
+            {
+                return Err(ReleaseError::Rejected(code));
+            }
+            // Not ready, unknown, or without an answer.
+            _ => {}
+        }
+        let left = order.until.saturating_duration_since(system::now());
+        if left.is_zero() {
+            return Err(ReleaseError::Unknown);
+        }
+        sleep(pauses.next().min(left)).await;
+    }
+}
+
+async fn attempt(shared: &Arc<Shared>, order: &Order, session: &Session) -> Option<Reply> {
+    let until = order.until.min(system::now() + RELEASE_ATTEMPT);
+    let ask = Ask::Release {
+        keys: order.keys.clone(),
+        token: order.token,
+    };
+    let (call, waiting) = Waiting::new(shared.next_id(), ask, None);
+    let sent = timeout_at(until, session.controls.send(Control::Call(call))).await;
+    if !matches!(sent, Ok(Ok(()))) {
+        return None;
+    }
+    match waiting.finish(sleep_until(until), || until).await {
+        Ended::Replied(reply) => Some(reply),
+        _ => None,
+    }
+}
+
+/// Releases dropped tickets until the client closes, then what is left, then ends the client.
+pub(crate) async fn work(shared: Arc<Shared>, mut orders: mpsc::Receiver<Order>) {
+    let mut running = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(order) = orders.recv(), if running.len() < RUNNING_RELEASES => {
+                start(&mut running, &shared, order);
+            }
+            Some(_) = running.join_next(), if !running.is_empty() => {}
+            () = shared.reached(Phase::Closing) => break,
+        }
+    }
+    // Calls that are under way may still bring grants that nobody wants any more.
+    let _ = timeout(CLOSE_CALLS, shared.idle()).await;
+    let rest = async {
+        loop {
+            if running.len() < RUNNING_RELEASES
+                && let Ok(order) = orders.try_recv()
+            {
+                start(&mut running, &shared, order);
+            } else if running.join_next().await.is_none() {
+                break;
+            }
+        }
+    };
+    if timeout(CLOSE_RELEASES - CLOSE_CALLS, rest).await.is_err() {
+        tracing::warn!("closed with releases under way: those locks end with their leases");
+    }
+    shared.advance(Phase::Closed);
+}
+
+fn start(running: &mut JoinSet<()>, shared: &Arc<Shared>, order: Order) {
+    let shared = Arc::clone(shared);
+    running.spawn(async move {
+        match release(&shared, &order).await {
+            Ok(release) => {
+                tracing::debug!(keys = %order.keys, token = %order.token, ?release, "let go");
+            }
+            Err(error) => {
+                tracing::warn!(keys = %order.keys, token = %order.token, %error, "not let go");
+            }
+        }
+    });
+}

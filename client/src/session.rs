@@ -1,0 +1,460 @@
+//! Runs one open connection: requests out, replies in, each matched by its number.
+//!
+//! A request that was sent stays registered until its reply, whether or not its caller is still
+//! there: a grant that nobody takes is released at once. Whatever the server does against the
+//! protocol ends this connection, and what was sent on it has an unknown outcome.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_lock::{Domain, KeySet};
+use highwater_protocol::{FrameError, Reply, ReplyDecoder, Request, RequestKind, RequestNumber};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::call::{Answer, Ask, Call, Control};
+use crate::limits::{
+    ANSWER_TIME, BATCH, GOODBYE_TIME, GRACE, ONE_TRY_BUDGET, QUEUED_ACQUIRES, QUEUED_CONTROLS,
+    SILENCE, STALL_TIME, UNANSWERED_ACQUIRES, WRITE_AHEAD_BYTES,
+};
+use crate::options::whole_seconds;
+use crate::pool;
+use crate::setup::{Opened, Stream};
+use crate::shared::{Busy, Phase, Shared};
+use crate::system;
+use crate::ticket::Held;
+
+/// One connection and everything that is under way on it.
+pub(crate) struct Session {
+    shared: Arc<Shared>,
+    domain: Domain,
+    extensions: bool,
+    reader: ReadHalf<Box<dyn Stream>>,
+    writer: WriteHalf<Box<dyn Stream>>,
+    acquires: mpsc::Receiver<Call>,
+    controls: mpsc::Receiver<Control>,
+    decoder: ReplyDecoder,
+    output: Output,
+    pending: Pending,
+    /// When the last bytes came.
+    heard: Instant,
+}
+
+impl Session {
+    /// The session, and the ends where calls go in.
+    pub(crate) fn new(shared: Arc<Shared>, opened: Opened) -> (Self, pool::Session) {
+        let (acquire_sender, acquires) = mpsc::channel(QUEUED_ACQUIRES);
+        let (control_sender, controls) = mpsc::channel(QUEUED_CONTROLS);
+        let (reader, writer) = tokio::io::split(opened.stream);
+        let ends = pool::Session {
+            domain: opened.domain,
+            extensions: opened.extensions,
+            acquires: acquire_sender,
+            controls: control_sender,
+        };
+        let session = Self {
+            shared,
+            domain: opened.domain,
+            extensions: opened.extensions,
+            reader,
+            writer,
+            acquires,
+            controls,
+            decoder: opened.decoder,
+            output: Output::default(),
+            pending: Pending::default(),
+            heard: system::now(),
+        };
+        (session, ends)
+    }
+
+    /// Works until the connection ends, and answers everybody who can be answered.
+    pub(crate) async fn run(mut self) -> End {
+        let end = self.work().await;
+        // From here on nothing more is taken up; what waits in the queues was never sent.
+        self.controls.close();
+        self.acquires.close();
+        self.pending.give_up(self.output.written);
+        if matches!(end, End::Closed) {
+            let _ = timeout(GOODBYE_TIME, self.writer.shutdown()).await;
+        }
+        end
+    }
+
+    async fn work(&mut self) -> End {
+        let shared = Arc::clone(&self.shared);
+        let mut closed = Box::pin(shared.reached(Phase::Closed));
+        let mut buffer = [0; 4096];
+        loop {
+            let room = self.output.bytes.len() < WRITE_AHEAD_BYTES;
+            let waits = self.pending.acquires < UNANSWERED_ACQUIRES;
+            let deadline = self.deadline();
+            let end = tokio::select! {
+                read = self.reader.read(&mut buffer) => self.received(read, &buffer),
+                moved = self.output.progress(&mut self.writer), if self.output.is_due() => moved,
+                Some(control) = self.controls.recv(), if room => {
+                    self.take_control(control);
+                    self.take_more();
+                    Ok(())
+                }
+                Some(call) = self.acquires.recv(), if room && waits => {
+                    self.take_call(call);
+                    self.take_more();
+                    Ok(())
+                }
+                () = sleep_until(deadline) => self.overdue(),
+                () = &mut closed => Err(End::Closed),
+            };
+            if let Err(end) = end {
+                return end;
+            }
+        }
+    }
+
+    fn received(&mut self, read: io::Result<usize>, buffer: &[u8]) -> Result<(), End> {
+        let count = read?;
+        if count == 0 {
+            return Err(End::ByServer);
+        }
+        self.heard = system::now();
+        let mut chunk = &buffer[..count];
+        while let Some(reply) = self.decoder.next(&mut chunk)? {
+            self.answered(reply)?;
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, reply: Reply) -> Result<(), End> {
+        match reply {
+            // A single server has no leader to name.
+            Reply::Leader { leader: None } => return Ok(()),
+            Reply::Leader { .. }
+            | Reply::Moved {
+                leader: Some(_), ..
+            } => {
+                return Err(End::Misfit);
+            }
+            _ => {}
+        }
+        let entry = reply.id().and_then(|id| self.pending.remove(id));
+        let entry = entry.ok_or(End::Misfit)?;
+        if !reply.fits(entry.kind) {
+            return Err(End::Misfit);
+        }
+        let answer = match (reply, entry.grant) {
+            (Reply::Granted { token, .. }, Some(grant)) => Answer::Granted(Held {
+                keys: grant.keys,
+                token,
+                domain: self.domain,
+                valid_before: grant.valid_before,
+                shared: Arc::clone(&self.shared),
+                owed: true,
+            }),
+            (Reply::Domain { domain, .. }, _) if domain != self.domain => {
+                return Err(End::Misfit);
+            }
+            (other, _) => Answer::Other(other),
+        };
+        if let Some(sender) = entry.answer {
+            // A caller that is gone leaves the answer here, and a grant in it releases itself.
+            let _ = sender.send(answer);
+        }
+        Ok(())
+    }
+
+    /// Takes up what else is waiting, so that it is written together.
+    fn take_more(&mut self) {
+        for _ in 1..BATCH {
+            if self.output.bytes.len() >= WRITE_AHEAD_BYTES {
+                return;
+            }
+            if let Ok(control) = self.controls.try_recv() {
+                self.take_control(control);
+            } else if self.pending.acquires < UNANSWERED_ACQUIRES
+                && let Ok(call) = self.acquires.try_recv()
+            {
+                self.take_call(call);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn take_control(&mut self, control: Control) {
+        match control {
+            Control::Call(call) => self.take_call(call),
+            Control::Cancel(acquire) => {
+                if self.extensions && self.pending.is_acquire(acquire) {
+                    let id = self.shared.next_id();
+                    self.send(&Request::Cancel { id, acquire }, None, ANSWER_TIME, None);
+                }
+            }
+        }
+    }
+
+    fn take_call(&mut self, call: Call) {
+        let now = system::now();
+        let id = call.id;
+        let (request, answer_time, grant) = match call.ask {
+            Ask::Acquire {
+                keys,
+                until,
+                lease,
+                lease_seconds,
+            } => {
+                let Some((wait_seconds, answer_time)) = wait(now, until) else {
+                    // The wait is over; the caller withdraws at this moment.
+                    return;
+                };
+                let grant = ExpectedGrant {
+                    keys: keys.clone(),
+                    // Before the first byte is on its way, so never later than the server's end.
+                    valid_before: now + lease,
+                    _busy: self.shared.busy(),
+                };
+                let request = Request::Acquire {
+                    id,
+                    keys,
+                    wait_seconds,
+                    lease: lease_seconds,
+                };
+                (request, answer_time, Some(grant))
+            }
+            Ask::Release { keys, token } => {
+                (Request::Release { id, keys, token }, ANSWER_TIME, None)
+            }
+            Ask::Extend { keys, token, lease } => {
+                let request = Request::Extend {
+                    id,
+                    keys,
+                    token,
+                    lease,
+                };
+                (request, ANSWER_TIME, None)
+            }
+        };
+        if call.progress.send() {
+            self.send(&request, Some(call.answer), answer_time, grant);
+        }
+    }
+
+    fn send(
+        &mut self,
+        request: &Request,
+        answer: Option<oneshot::Sender<Answer>>,
+        answer_time: Duration,
+        grant: Option<ExpectedGrant>,
+    ) {
+        let entry = Entry {
+            kind: request.kind(),
+            answer,
+            answer_by: system::now() + answer_time,
+            starts_at: self.output.end(),
+            grant,
+        };
+        self.pending.insert(request.id(), entry);
+        self.output.push(request);
+    }
+
+    /// The next moment at which something is too late or too quiet.
+    fn deadline(&self) -> Instant {
+        let stalls = [
+            self.output.is_due().then(|| self.output.moved + STALL_TIME),
+            self.decoder.is_mid_frame().then(|| self.heard + STALL_TIME),
+            self.pending.first_deadline(),
+        ];
+        stalls
+            .into_iter()
+            .flatten()
+            .fold(self.silent_at(), Instant::min)
+    }
+
+    /// When to ask whether the server is still there.
+    fn silent_at(&self) -> Instant {
+        // A base server cannot be asked; then this only makes the loop go round.
+        let again = if self.extensions { 1 } else { 6 };
+        self.heard.max(self.output.moved) + SILENCE * again
+    }
+
+    fn overdue(&mut self) -> Result<(), End> {
+        let now = system::now();
+        if self.output.is_due() && now >= self.output.moved + STALL_TIME {
+            return Err(End::WriteStalled);
+        }
+        if self.decoder.is_mid_frame() && now >= self.heard + STALL_TIME {
+            return Err(End::ReadStalled);
+        }
+        if self.pending.first_deadline().is_some_and(|by| now >= by) {
+            return Err(End::NoAnswer);
+        }
+        if now >= self.silent_at() {
+            if self.extensions {
+                let id = self.shared.next_id();
+                self.send(&Request::Domain { id }, None, ANSWER_TIME, None);
+            } else {
+                self.output.moved = now;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The seconds to ask for, and how long their answer may take; `None` when the wait is over.
+fn wait(now: Instant, until: Option<Instant>) -> Option<(u8, Duration)> {
+    let Some(until) = until else {
+        return Some((0, ONE_TRY_BUDGET));
+    };
+    let seconds = whole_seconds(until.saturating_duration_since(now));
+    let seconds = u8::try_from(seconds).unwrap_or(u8::MAX);
+    if seconds == 0 {
+        return None;
+    }
+    Some((seconds, Duration::from_secs(seconds.into()) + GRACE))
+}
+
+/// A request that has no reply yet.
+#[derive(Debug)]
+struct Entry {
+    kind: RequestKind,
+    answer: Option<oneshot::Sender<Answer>>,
+    /// Without a reply at this moment the connection counts as broken.
+    answer_by: Instant,
+    /// The offset of its first byte among all bytes of the connection.
+    starts_at: u64,
+    grant: Option<ExpectedGrant>,
+}
+
+/// What to make of a grant.
+#[derive(Debug)]
+struct ExpectedGrant {
+    keys: KeySet,
+    valid_before: Instant,
+    _busy: Busy,
+}
+
+/// All requests that have no reply yet.
+#[derive(Debug, Default)]
+struct Pending {
+    entries: HashMap<RequestNumber, Entry>,
+    deadlines: BTreeSet<(Instant, RequestNumber)>,
+    acquires: usize,
+}
+
+impl Pending {
+    fn insert(&mut self, id: RequestNumber, entry: Entry) {
+        self.acquires += usize::from(entry.grant.is_some());
+        self.deadlines.insert((entry.answer_by, id));
+        self.entries.insert(id, entry);
+    }
+
+    fn remove(&mut self, id: RequestNumber) -> Option<Entry> {
+        let entry = self.entries.remove(&id)?;
+        self.acquires -= usize::from(entry.grant.is_some());
+        self.deadlines.remove(&(entry.answer_by, id));
+        Some(entry)
+    }
+
+    fn is_acquire(&self, id: RequestNumber) -> bool {
+        let entry = self.entries.get(&id);
+        entry.is_some_and(|entry| entry.grant.is_some())
+    }
+
+    fn first_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(by, _)| *by)
+    }
+
+    /// Tells those of whose request not one byte was written; the others learn from the end of
+    /// their channel that the outcome is unknown.
+    fn give_up(&mut self, written: u64) {
+        for (_, entry) in self.entries.drain() {
+            if entry.starts_at >= written
+                && let Some(sender) = entry.answer
+            {
+                let _ = sender.send(Answer::NotSent);
+            }
+        }
+    }
+}
+
+/// Bytes on their way out.
+#[derive(Debug)]
+struct Output {
+    bytes: Vec<u8>,
+    /// How many bytes the stream has taken since the connection opened.
+    written: u64,
+    /// An encrypting stream may hold back what it has taken.
+    unflushed: bool,
+    /// When it last made progress, or was empty.
+    moved: Instant,
+}
+
+impl Default for Output {
+    fn default() -> Self {
+        Self {
+            bytes: Vec::new(),
+            written: 0,
+            unflushed: false,
+            moved: system::now(),
+        }
+    }
+}
+
+impl Output {
+    fn is_due(&self) -> bool {
+        !self.bytes.is_empty() || self.unflushed
+    }
+
+    /// The offset of the next byte to be pushed.
+    fn end(&self) -> u64 {
+        self.written + self.bytes.len() as u64
+    }
+
+    fn push(&mut self, request: &Request) {
+        if !self.is_due() {
+            self.moved = system::now();
+        }
+        request.encode(&mut self.bytes);
+    }
+
+    /// One write or flush. Dropping the future loses nothing.
+    async fn progress(&mut self, writer: &mut WriteHalf<Box<dyn Stream>>) -> Result<(), End> {
+        if self.bytes.is_empty() {
+            writer.flush().await?;
+            self.unflushed = false;
+        } else {
+            let count = writer.write(&self.bytes).await?;
+            if count == 0 {
+                return Err(End::ByServer);
+            }
+            self.bytes.drain(..count);
+            self.written += count as u64;
+            self.unflushed = true;
+        }
+        self.moved = system::now();
+        Ok(())
+    }
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    #[error("the client is closed")]
+    Closed,
+    #[error("the server closed it")]
+    ByServer,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+    #[error("a reply fits no request")]
+    Misfit,
+    #[error("a reply was begun and not finished in time")]
+    ReadStalled,
+    #[error("the server takes no requests")]
+    WriteStalled,
+    #[error("a request was not answered in time")]
+    NoAnswer,
+}

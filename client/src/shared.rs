@@ -1,0 +1,115 @@
+//! What callers, tickets and background tasks of one client have in common.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use highwater_protocol::RequestNumber;
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::watch;
+
+use crate::pool::Pool;
+use crate::release::Order;
+use crate::setup::Target;
+
+/// The life of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Calls are welcome.
+    Open,
+    /// No new calls; releases are still done.
+    Closing,
+    /// Connections end.
+    Closed,
+}
+
+/// Held by every part of a client.
+pub(crate) struct Shared {
+    pub(crate) target: Target,
+    pub(crate) pool: Pool,
+    pub(crate) phase: watch::Sender<Phase>,
+    /// Acquires that may still bring a grant, with or without a caller.
+    busy: watch::Sender<usize>,
+    releases: mpsc::Sender<Order>,
+    next_id: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(target: Target, pool: Pool, releases: mpsc::Sender<Order>) -> Self {
+        Self {
+            target,
+            pool,
+            phase: watch::Sender::new(Phase::Open),
+            busy: watch::Sender::new(0),
+            releases,
+            // The first one is for the question that opens a connection.
+            next_id: AtomicU64::new(2),
+        }
+    }
+
+    /// A number for a request, unique on all connections.
+    pub(crate) fn next_id(&self) -> RequestNumber {
+        loop {
+            // Skips zero should the counter ever come around.
+            if let Some(id) = RequestNumber::new(self.next_id.fetch_add(1, Ordering::Relaxed)) {
+                return id;
+            }
+        }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Completes when this phase or a later one has begun.
+    pub(crate) async fn reached(&self, phase: Phase) {
+        let mut phases = self.phase.subscribe();
+        let reached = phases.wait_for(|current| *current >= phase).await;
+        reached.expect("the sender is part of self");
+    }
+
+    /// Goes to a phase, unless a later one has begun.
+    pub(crate) fn advance(&self, phase: Phase) {
+        self.phase.send_if_modified(|current| {
+            let later = *current < phase;
+            *current = phase.max(*current);
+            later
+        });
+    }
+
+    /// Releases in the background, best effort.
+    pub(crate) fn release_later(&self, order: Order) {
+        match self.releases.try_send(order) {
+            Ok(()) => {}
+            Err(TrySendError::Full(order)) => tracing::warn!(
+                keys = %order.keys, token = %order.token,
+                "too many dropped tickets: this lock is kept until its lease ends",
+            ),
+            Err(TrySendError::Closed(order)) => tracing::warn!(
+                keys = %order.keys, token = %order.token,
+                "the client is closed: this lock is kept until its lease ends",
+            ),
+        }
+    }
+
+    /// Marks an acquire as under way for as long as the mark lives.
+    pub(crate) fn busy(&self) -> Busy {
+        self.busy.send_modify(|count| *count += 1);
+        Busy(self.busy.clone())
+    }
+
+    /// Completes when no acquire is under way.
+    pub(crate) async fn idle(&self) {
+        let mut busy = self.busy.subscribe();
+        let idle = busy.wait_for(|count| *count == 0).await;
+        idle.expect("the sender is part of self");
+    }
+}
+
+/// See [`Shared::busy`].
+#[derive(Debug)]
+pub(crate) struct Busy(watch::Sender<usize>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
