@@ -1,0 +1,204 @@
+//! The shop's tables in three databases: what differs is the statements and the driver.
+
+use highwater_client::{AcquireOptions, Client};
+use highwater_lock::Key;
+
+use crate::orders::{Order, Stock};
+use crate::payment::Payment;
+use crate::sale::{Sale, SellError};
+
+/// The statements of one dialect.
+pub(crate) struct Sql {
+    create: &'static [&'static str],
+    add_sku: &'static str,
+    find_order: &'static str,
+    read_stock: &'static str,
+    set_stock: &'static str,
+    insert_order: &'static str,
+    forget_marks: &'static str,
+}
+
+/// The same for all three.
+const DROP: [&str; 2] = [
+    "DROP TABLE IF EXISTS highwater_example_orders",
+    "DROP TABLE IF EXISTS highwater_example_inventory",
+];
+const ALL_STOCK: &str = "SELECT sku, quantity FROM highwater_example_inventory ORDER BY sku";
+const ALL_ORDERS: &str = "SELECT order_id, sku, quantity FROM highwater_example_orders";
+
+mod postgres {
+    use super::Sql;
+    pub(crate) use highwater_fencing::migrate::postgres as migrate;
+    pub(crate) use sqlx::Postgres as Db;
+
+    pub(crate) const SQL: Sql = Sql {
+        create: &[
+            "CREATE TABLE highwater_example_inventory (sku text PRIMARY KEY, quantity bigint NOT NULL)",
+            "CREATE TABLE highwater_example_orders (order_id text PRIMARY KEY, sku text NOT NULL, \
+             quantity bigint NOT NULL, token text NOT NULL)",
+        ],
+        add_sku: "INSERT INTO highwater_example_inventory (sku, quantity) VALUES ($1, $2)",
+        find_order: "SELECT quantity FROM highwater_example_orders WHERE order_id = $1",
+        read_stock: "SELECT quantity FROM highwater_example_inventory WHERE sku = $1",
+        set_stock: "UPDATE highwater_example_inventory SET quantity = $1 WHERE sku = $2",
+        insert_order: "INSERT INTO highwater_example_orders (order_id, sku, quantity, token) \
+                       VALUES ($1, $2, $3, $4)",
+        forget_marks: "DELETE FROM highwater_fence WHERE substr(key, 1, length($1)) = $1",
+    };
+    #[path = "../sell.rs"]
+    pub(crate) mod sell;
+    #[path = "../shop.rs"]
+    pub(crate) mod shop;
+}
+
+mod mysql {
+    use super::Sql;
+    pub(crate) use highwater_fencing::migrate::mysql as migrate;
+    pub(crate) use sqlx::MySql as Db;
+
+    pub(crate) const SQL: Sql = Sql {
+        create: &[
+            "CREATE TABLE highwater_example_inventory (\
+             sku varchar(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY, \
+             quantity bigint NOT NULL) ENGINE = InnoDB",
+            "CREATE TABLE highwater_example_orders (\
+             order_id varchar(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY, \
+             sku varchar(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, \
+             quantity bigint NOT NULL, token varchar(20) NOT NULL) ENGINE = InnoDB",
+        ],
+        add_sku: "INSERT INTO highwater_example_inventory (sku, quantity) VALUES (?, ?)",
+        find_order: "SELECT quantity FROM highwater_example_orders WHERE order_id = ?",
+        read_stock: "SELECT quantity FROM highwater_example_inventory WHERE sku = ?",
+        set_stock: "UPDATE highwater_example_inventory SET quantity = ? WHERE sku = ?",
+        insert_order: "INSERT INTO highwater_example_orders (order_id, sku, quantity, token) \
+                       VALUES (?, ?, ?, ?)",
+        forget_marks: "DELETE FROM highwater_fence WHERE LOCATE(?, `key`) = 1",
+    };
+    #[path = "../sell.rs"]
+    pub(crate) mod sell;
+    #[path = "../shop.rs"]
+    pub(crate) mod shop;
+}
+
+mod sqlite {
+    use super::Sql;
+    pub(crate) use highwater_fencing::migrate::sqlite as migrate;
+    pub(crate) use sqlx::Sqlite as Db;
+
+    pub(crate) const SQL: Sql = Sql {
+        create: &[
+            "CREATE TABLE highwater_example_inventory (\
+             sku TEXT PRIMARY KEY, quantity INTEGER NOT NULL) STRICT",
+            "CREATE TABLE highwater_example_orders (order_id TEXT PRIMARY KEY, sku TEXT NOT NULL, \
+             quantity INTEGER NOT NULL, token TEXT NOT NULL) STRICT",
+        ],
+        add_sku: "INSERT INTO highwater_example_inventory (sku, quantity) VALUES (?1, ?2)",
+        find_order: "SELECT quantity FROM highwater_example_orders WHERE order_id = ?1",
+        read_stock: "SELECT quantity FROM highwater_example_inventory WHERE sku = ?1",
+        set_stock: "UPDATE highwater_example_inventory SET quantity = ?1 WHERE sku = ?2",
+        insert_order: "INSERT INTO highwater_example_orders (order_id, sku, quantity, token) \
+                       VALUES (?1, ?2, ?3, ?4)",
+        forget_marks: "DELETE FROM highwater_fence WHERE substr(key, 1, length(?1)) = ?1",
+    };
+    #[path = "../sell.rs"]
+    pub(crate) mod sell;
+    #[path = "../shop.rs"]
+    pub(crate) mod shop;
+}
+
+/// A connected shop in whichever database the URL names.
+pub(crate) enum Shop {
+    Postgres(sqlx::PgPool),
+    MySql(sqlx::MySqlPool),
+    Sqlite(sqlx::SqlitePool),
+}
+
+/// Runs the same call on whichever database it is.
+macro_rules! on {
+    ($shop:expr, $($path:ident)::+ ($pool:ident $(, $argument:expr)* )) => {
+        match $shop {
+            Shop::Postgres($pool) => postgres::$($path)::+($pool $(, $argument)*).await,
+            Shop::MySql($pool) => mysql::$($path)::+($pool $(, $argument)*).await,
+            Shop::Sqlite($pool) => sqlite::$($path)::+($pool $(, $argument)*).await,
+        }
+    };
+}
+
+/// The URL names no database that the example knows.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error("a database URL begins with postgres://, mysql://, mariadb:// or sqlite:")]
+    UnknownScheme,
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+}
+
+impl Shop {
+    /// Connects to the database that the URL's scheme names.
+    pub(crate) async fn connect(url: &str) -> Result<Self, ConnectError> {
+        match url.split(':').next().unwrap_or_default() {
+            "postgres" | "postgresql" => Ok(Self::Postgres(sqlx::PgPool::connect(url).await?)),
+            "mysql" | "mariadb" => Ok(Self::MySql(sqlx::MySqlPool::connect(url).await?)),
+            "sqlite" => {
+                let options = url.parse::<sqlx::sqlite::SqliteConnectOptions>()?;
+                let options = options
+                    .create_if_missing(true)
+                    .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal)
+                    .busy_timeout(std::time::Duration::from_secs(10));
+                Ok(Self::Sqlite(sqlx::SqlitePool::connect_with(options).await?))
+            }
+            _ => Err(ConnectError::UnknownScheme),
+        }
+    }
+
+    /// What the database is, for the headings.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Postgres(_) => "PostgreSQL",
+            Self::MySql(_) => "MySQL/MariaDB",
+            Self::Sqlite(_) => "SQLite",
+        }
+    }
+
+    /// Applies Highwater's migration: the table of the marks. Harmless when it is there already.
+    pub(crate) async fn migrate(&self) -> Result<(), highwater_fencing::migrate::Error> {
+        on!(self, migrate::run(pool))
+    }
+
+    /// Drops and creates the shop's tables, and fills the shelves.
+    pub(crate) async fn reset(&self, stock: &Stock) -> Result<(), sqlx::Error> {
+        on!(self, shop::reset(pool, stock))
+    }
+
+    /// Sells one order, fenced or as the control.
+    pub(crate) async fn sell(
+        &self,
+        fencing: bool,
+        client: &Client,
+        options: AcquireOptions,
+        key: &Key,
+        order: &Order,
+        payment: &mut Payment,
+    ) -> Result<Sale, SellError> {
+        if fencing {
+            on!(self, sell::sell(pool, client, options, key, order, payment))
+        } else {
+            on!(self, sell::sell_unfenced(pool, client, options, key, order, payment))
+        }
+    }
+
+    /// The stock as the database has it.
+    pub(crate) async fn stock(&self) -> Result<Stock, sqlx::Error> {
+        on!(self, shop::stock(pool))
+    }
+
+    /// The recorded orders: id, SKU, quantity.
+    pub(crate) async fn orders(&self) -> Result<Vec<(String, String, i64)>, sqlx::Error> {
+        on!(self, shop::orders(pool))
+    }
+
+    /// Takes away what the example left: its tables, and the marks of keys that no later run uses.
+    pub(crate) async fn clean_up(&self, key_prefix: &str) -> Result<(), sqlx::Error> {
+        on!(self, shop::clean_up(pool, key_prefix))
+    }
+}

@@ -1,0 +1,271 @@
+//! The main job, end to end: an inventory deduction that a stale holder cannot corrupt.
+//!
+//! `cargo run --release --example inventory` needs nothing else: it starts a lock server and a
+//! SQLite file of its own. Worker processes take orders, lock the SKU, and deduct. One of them is
+//! stopped (SIGSTOP) while it holds the lock, until its lease is over and others have sold from
+//! the same shelf; then it wakes up and writes. First with fencing, then, as the control, without.
+//!
+//! Read `sell.rs`: it is the part to take home. Nothing else here is about fencing.
+
+#[cfg(not(unix))]
+compile_error!("the example stops a process with SIGSTOP, which needs a Unix system");
+
+mod database;
+mod orders;
+mod payment;
+mod progress;
+mod report;
+mod run;
+mod sale;
+mod worker;
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use highwater_server::Server;
+
+use crate::database::Shop;
+use crate::orders::{BadLine, Order, Stock};
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::run::Setup;
+use crate::worker::setting;
+
+/// Sells orders from a stock with several workers, freezes one of them past its lease, and counts.
+///
+/// Exit status: 0 if the fenced run is exact AND the run without fencing shows the damage, 1 if
+/// not, 2 if it could not run.
+#[derive(Parser)]
+#[command(name = "inventory")]
+struct Arguments {
+    /// postgres://…, mysql://…, mariadb://… or sqlite://FILE [default: SQLite in a temporary folder].
+    /// The tables highwater_example_* are dropped and created there
+    #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
+    database_url: Option<String>,
+
+    /// A running lock server [default: one of its own]
+    #[arg(long, value_name = "ADDR")]
+    server: Option<String>,
+
+    /// The file with that server's client token (or set HIGHWATER_CLIENT_TOKEN)
+    #[arg(long, value_name = "FILE", requires = "server")]
+    client_token_file: Option<PathBuf>,
+
+    /// CSV file `order_id,sku,quantity` [default: a bundled one]
+    #[arg(long, value_name = "FILE.csv")]
+    orders: Option<PathBuf>,
+
+    /// CSV file `sku,quantity` [default: a bundled one]
+    #[arg(long, value_name = "FILE.csv")]
+    stock: Option<PathBuf>,
+
+    /// Worker processes
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=64))]
+    workers: u64,
+
+    /// Lease of a lock in seconds
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
+    lease: u64,
+
+    /// Keep one worker frozen until the others have sold this many later orders of its SKU; 0
+    /// freezes nobody
+    #[arg(long, value_name = "ORDERS", default_value_t = 3)]
+    freeze: usize,
+
+    /// Only the run without fencing
+    #[arg(long)]
+    no_fencing: bool,
+}
+
+/// Why the demonstration could not run.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: io::Error },
+    #[error("nothing to demonstrate: no order can be used")]
+    NoOrders,
+    #[error("no SKU has an order followed by {later} more: use a longer order file or --freeze N")]
+    NothingToFreeze { later: usize },
+    #[error("the environment variable {0} is missing")]
+    MissingSetting(&'static str),
+    #[error("{0}")]
+    Worker(String),
+    #[error(transparent)]
+    Connect(#[from] database::ConnectError),
+    #[error("database: {0}")]
+    Database(#[from] sqlx::Error),
+    #[error("migration: {0}")]
+    Migrate(#[from] highwater_fencing::migrate::Error),
+    #[error("lock server: {0}")]
+    Server(#[from] highwater_server::StartError),
+    #[error("lock client: {0}")]
+    Client(#[from] highwater_client::ConnectError),
+    #[error("client token: {0}")]
+    Secret(#[from] highwater_protocol::SecretError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let outcome = if std::env::var_os(setting::WORKER).is_some() {
+        worker::work().await.map(|()| true)
+    } else {
+        demonstrate(Arguments::parse()).await
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("inventory: {failure}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn demonstrate(arguments: Arguments) -> Result<bool, Failure> {
+    let (stock, orders) = read_files(&arguments)?;
+    let folder = tempfile::tempdir()?;
+    let database_url = arguments
+        .database_url
+        .clone()
+        .unwrap_or_else(|| format!("sqlite://{}/inventory.db", folder.path().display()));
+    let shop = Shop::connect(&database_url).await?;
+    shop.migrate().await?;
+
+    let embedded = match &arguments.server {
+        Some(_) => None,
+        None => {
+            let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+            Some(Server::builder().in_memory().listen(listen).no_auth().start().await?)
+        }
+    };
+    let server = match (&arguments.server, &embedded) {
+        (Some(address), _) => address.clone(),
+        (None, Some(server)) => server.local_addr().to_string(),
+        (None, None) => return Err(Failure::MissingSetting("server")),
+    };
+    println!("database: {}, lock server: {server}", shop.name());
+    println!(
+        "{} orders, {} workers, lease {} s; one worker is frozen past its lease\n",
+        orders.len(),
+        arguments.workers,
+        arguments.lease
+    );
+
+    let control = Run { title: "without fencing", fencing: false };
+    let fenced = Run { title: "with fencing", fencing: true };
+    let runs = if arguments.no_fencing { vec![control] } else { vec![fenced, control] };
+    let mut demonstrated = !arguments.no_fencing;
+    for run in runs {
+        let setup = setup(&arguments, &database_url, &server, run.fencing)?;
+        let prefix = setup.key_prefix.clone();
+        shop.reset(&stock).await?;
+        let told = run::run(setup, &orders, Progress::new(run.title, orders.len())).await?;
+        let report = Report::read(&shop, &stock, &orders, told).await?;
+        shop.clean_up(&prefix).await?;
+        println!("== {} ==\n{}", run.title, report.print());
+        let (as_claimed, verdict) = run.verdict(&report);
+        println!("{verdict}\n");
+        demonstrated &= as_claimed;
+    }
+    if let Some(server) = embedded {
+        server.shutdown().await;
+    }
+    Ok(demonstrated)
+}
+
+/// One half of the demonstration.
+struct Run {
+    title: &'static str,
+    fencing: bool,
+}
+
+impl Run {
+    /// Whether the run showed what it has to show, and a sentence on it.
+    fn verdict(&self, report: &Report) -> (bool, String) {
+        let refused = report.told.refused.len();
+        let froze = report.told.frozen.is_some();
+        match (self.fencing, report.exact(), report.oversold()) {
+            (true, true, _) if froze && refused > 0 => (
+                true,
+                "EXACT: the stale holder was refused, every order is in once, the stock is right."
+                    .to_owned(),
+            ),
+            (true, true, _) => {
+                (false, "exact, but no stale writer was there to be refused.".to_owned())
+            }
+            (true, false, _) => (false, "WRONG: fencing did not keep the stock exact.".to_owned()),
+            (false, false, units) if units > 0 => (
+                true,
+                format!("CORRUPTED: the stale write got through; {units} sold units are on offer again."),
+            ),
+            (false, ..) => (false, "no damage: the run without fencing shows nothing.".to_owned()),
+        }
+    }
+}
+
+fn setup(
+    arguments: &Arguments,
+    database_url: &str,
+    server: &str,
+    fencing: bool,
+) -> Result<Setup, Failure> {
+    // Every run has keys of its own: its marks meet those of no other run and no other server.
+    let run = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
+    let client_token = match &arguments.client_token_file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|source| Failure::File { path: path.clone(), source })?;
+            Some(text.trim_end_matches(['\r', '\n']).to_owned())
+        }
+        None if arguments.server.is_some() => std::env::var(setting::CLIENT_TOKEN).ok(),
+        None => None,
+    };
+    Ok(Setup {
+        database_url: database_url.to_owned(),
+        server: server.to_owned(),
+        client_token,
+        key_prefix: format!("example-{run:016x}/"),
+        lease_seconds: arguments.lease,
+        workers: usize::try_from(arguments.workers).unwrap_or(usize::MAX),
+        freeze: arguments.freeze,
+        fencing,
+    })
+}
+
+fn read_files(arguments: &Arguments) -> Result<(Stock, Vec<Order>), Failure> {
+    let (stock, bad) = orders::read_stock(open(&arguments.stock, include_str!("stock.csv"))?);
+    report_bad_lines(&arguments.stock, "stock.csv", &bad);
+    let file = open(&arguments.orders, include_str!("orders.csv"))?;
+    let (orders, bad) = orders::read_orders(file, &stock);
+    report_bad_lines(&arguments.orders, "orders.csv", &bad);
+    if orders.is_empty() {
+        return Err(Failure::NoOrders);
+    }
+    if arguments.freeze > 0 && !run::can_freeze(&orders, arguments.freeze) {
+        return Err(Failure::NothingToFreeze { later: arguments.freeze });
+    }
+    Ok((stock, orders))
+}
+
+fn open(path: &Option<PathBuf>, bundled: &'static str) -> Result<Box<dyn io::Read>, Failure> {
+    match path {
+        None => Ok(Box::new(bundled.as_bytes())),
+        Some(path) => match File::open(path) {
+            Ok(file) => Ok(Box::new(file)),
+            Err(source) => Err(Failure::File { path: path.clone(), source }),
+        },
+    }
+}
+
+fn report_bad_lines(path: &Option<PathBuf>, bundled: &str, bad: &[BadLine]) {
+    let name = path.as_ref().map_or_else(|| bundled.to_owned(), |path| path.display().to_string());
+    for BadLine { line, reason } in bad {
+        eprintln!("{name}:{line}: {reason}; the line is not used");
+    }
+}
