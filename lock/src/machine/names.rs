@@ -5,6 +5,7 @@
 //! is forgotten at once.
 
 use alloc::boxed::Box;
+use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
@@ -193,8 +194,7 @@ impl Names {
     /// Takes every key back from this token.
     pub(super) fn give_back(&mut self, keys: &[Key], slot: Option<u32>, token: FencingToken) {
         for key in keys {
-            let name = self.names.get_mut(key).expect("a held key is in use");
-            match (&mut name.owners, slot) {
+            self.edit(key, |name| match (&mut name.owners, slot) {
                 (Owners::Plain(owner), None) => {
                     assert_eq!(
                         owner.take(),
@@ -204,8 +204,7 @@ impl Names {
                 }
                 (Owners::Slots(slots), Some(slot)) => slots.give_back(slot, token),
                 _ => unreachable!("a hold has a slot exactly if its name has slots"),
-            }
-            self.forget_unused(key);
+            });
         }
     }
 
@@ -224,12 +223,12 @@ impl Names {
     /// Takes a ticket out of every key's queue, and notes the keys that it headed.
     pub(super) fn dequeue(&mut self, keys: &[Key], ticket: Ticket, headed: &mut Vec<Key>) {
         for key in keys {
-            let name = self.names.get_mut(key).expect("a queued-for key is in use");
-            if name.queue.first() == Some(&ticket) {
-                headed.push(key.clone());
-            }
-            assert!(name.queue.remove(&ticket), "a waiter is in all its queues");
-            self.forget_unused(key);
+            self.edit(key, |name| {
+                if name.queue.first() == Some(&ticket) {
+                    headed.push(key.clone());
+                }
+                assert!(name.queue.remove(&ticket), "a waiter is in all its queues");
+            });
         }
     }
 
@@ -240,12 +239,15 @@ impl Names {
         })
     }
 
-    fn forget_unused(&mut self, key: &Key) {
-        if let Some(name) = self.names.get(key)
-            && !name.is_in_use()
-        {
-            self.in_use -= name.kind().weight();
-            self.names.remove(key);
+    /// Changes a name in use, and forgets it if it no longer is.
+    fn edit(&mut self, key: &Key, change: impl FnOnce(&mut Name)) {
+        let Entry::Occupied(mut entry) = self.names.entry(key.clone()) else {
+            unreachable!("a key that is held or queued for is in use");
+        };
+        change(entry.get_mut());
+        if !entry.get().is_in_use() {
+            self.in_use -= entry.get().kind().weight();
+            entry.remove();
         }
     }
 

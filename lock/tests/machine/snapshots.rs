@@ -1,13 +1,9 @@
 //! Reading snapshots: any bytes give an error or a valid machine, never a panic.
 
-use highwater_lock::{
-    Command, Epoch, FencingToken, Limits, Machine, Operation, RestoreError, Timestamp,
-};
+use highwater_lock::{Command, Epoch, Limits, Machine, Operation, Reply, RestoreError, Timestamp};
 use proptest::prelude::*;
 
-use crate::build::{
-    acquire, acquire_slot, command, extend, key, keys, release, seconds, token, waiter,
-};
+use crate::build::{acquire, acquire_slot, command, extend, key, release, seconds, token, waiter};
 
 /// A machine with one of everything in it.
 fn sample() -> Machine {
@@ -147,7 +143,7 @@ fn lower_limits_keep_what_is_there_and_bind_what_comes() {
     machine.assert_valid();
     assert_eq!((machine.holds(), machine.waiters()), (3, 3));
     let busy = machine.apply(machine.now(), command(acquire(waiter(9, 1), "z", 0, 1)));
-    assert!(matches!(busy.reply, highwater_lock::Reply::Busy(_)));
+    assert!(matches!(busy.reply, Reply::Busy(_)));
 }
 
 #[test]
@@ -181,7 +177,6 @@ fn a_snapshot_that_contradicts_itself_is_refused() {
             "{result:?}"
         );
     }
-    assert_eq!(keys("a").len(), 1);
 }
 
 proptest! {
@@ -230,5 +225,4 @@ fn every_single_changed_byte_gives_an_error_or_a_valid_machine() {
         }
     }
     assert!(accepted > 100, "only {accepted}: is everything refused?");
-    assert_eq!(FencingToken::MIN.get(), 1);
 }
