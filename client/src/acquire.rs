@@ -64,6 +64,8 @@ enum Attempt {
     Failed(AcquireError),
     /// It is certain that nothing is held, and the connection is not the reason to stop.
     Again,
+    /// The wait ended before the request was sent.
+    OutOfTime,
     /// The server is not ready, and said so.
     NotReady(ErrorCode),
 }
@@ -87,6 +89,10 @@ impl Wanted<'_> {
                 Attempt::Granted(held) => return Ok(held),
                 Attempt::Failed(error) => return Err(error),
                 Attempt::Again => None,
+                Attempt::OutOfTime if reason == AcquireError::NotConnected => {
+                    return Err(AcquireError::TimedOut);
+                }
+                Attempt::OutOfTime => return Err(reason),
                 Attempt::NotReady(code) => {
                     reason = AcquireError::Rejected(code);
                     Some(pauses.next())
@@ -117,7 +123,7 @@ impl Wanted<'_> {
             sent = timeout_at(self.until, session.acquires.send(call)) => match sent {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Attempt::Again,
-                Err(_) => return Attempt::Failed(AcquireError::TimedOut),
+                Err(_) => return Attempt::OutOfTime,
             },
             () = self.shared.reached(Phase::Closing) => {
                 return Attempt::Failed(AcquireError::Closed);
@@ -136,9 +142,7 @@ impl Wanted<'_> {
         match ended {
             Ended::Granted(held) => self.confirmed(held, session, asked).await,
             Ended::Replied(reply) => judge(reply),
-            Ended::NeverSent if system::now() >= self.until => {
-                Attempt::Failed(AcquireError::TimedOut)
-            }
+            Ended::NeverSent if system::now() >= self.until => Attempt::OutOfTime,
             Ended::NeverSent => Attempt::Again,
             Ended::Lost => Attempt::Failed(AcquireError::Indeterminate),
         }

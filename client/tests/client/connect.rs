@@ -1,0 +1,132 @@
+//! Who is let in, and what stands in the way.
+
+use std::time::{Duration, Instant};
+
+use highwater_client::{Client, ConnectError, Domain, HelloError, Secret};
+use highwater_protocol::handshake::Node;
+use tokio::net::TcpListener;
+
+use crate::fake::{Fake, Manners};
+use crate::{acquiring, domain, granted, released, wait};
+
+async fn refusal(manners: Manners) -> ConnectError {
+    let fake = Fake::start(manners).await;
+    let builder = Client::builder(fake.address).connect_time(Duration::from_millis(500));
+    builder.connect().await.unwrap_err()
+}
+
+fn secret(text: &str) -> Secret {
+    Secret::new(text).unwrap()
+}
+
+#[tokio::test]
+async fn the_right_secret_opens_and_a_wrong_or_missing_one_is_named() {
+    let right = secret("the right client token");
+    let mut fake = Fake::with_secret(Manners::Polite(domain(1)), Some(right)).await;
+    fake.client().await;
+    for wrong in [Some(secret("another client token")), None] {
+        let mut builder = Client::builder(fake.address);
+        if let Some(wrong) = wrong {
+            builder = builder.token(wrong);
+        }
+        let error = builder.connect().await.unwrap_err();
+        assert!(matches!(error, ConnectError::Unauthenticated), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn another_program_or_mode_is_named_at_once() {
+    let started = Instant::now();
+    let http = b"HTTP/1.1 400 Bad Request\r\n\r\nwrong".to_vec();
+    let error = refusal(Manners::Bytes(http)).await;
+    assert!(
+        matches!(error, ConnectError::WrongServer(HelloError::Magic)),
+        "{error:?}"
+    );
+    let error = refusal(Manners::Cluster).await;
+    let expected = HelloError::Mode { mode: 1 };
+    assert!(
+        matches!(error, ConnectError::WrongServer(hello) if hello == expected),
+        "{error:?}"
+    );
+    assert!(started.elapsed() < Duration::from_millis(900));
+}
+
+#[tokio::test]
+async fn nobody_there_or_a_silent_peer_is_unreachable_in_time() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let started = Instant::now();
+    let builder = Client::builder(address).connect_time(Duration::from_millis(500));
+    let error = builder.connect().await.unwrap_err();
+    assert!(matches!(error, ConnectError::Unreachable(_)), "{error:?}");
+    let error = refusal(Manners::Silent).await;
+    assert!(matches!(error, ConnectError::Unreachable(_)), "{error:?}");
+    assert!(started.elapsed() < Duration::from_secs(4));
+}
+
+#[tokio::test]
+async fn garbage_in_the_place_of_the_domain_is_no_connection() {
+    for bytes in [
+        b"z".to_vec(),
+        // A domain for another question.
+        [&b"d\x00\x28\x00\x00\x00\x00\x00\x00\x00\x63"[..], &[7; 32]].concat(),
+        b"T\x00\x08\x00\x00\x00\x00\x00\x00\x00\x01".to_vec(),
+        b"L\x00\x01\x02".to_vec(),
+    ] {
+        let error = refusal(Manners::Strange(bytes)).await;
+        assert!(matches!(error, ConnectError::Unreachable(_)), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_still_starting_is_tried_again() {
+    let mut fake = Fake::start(Manners::Away).await;
+    let connect = tokio::spawn(Client::builder(fake.address).connect());
+    // Its attempts fail while it is away; whenever it comes, they succeed.
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    fake.becomes(Manners::Polite(domain(1)));
+    fake.opened().await;
+    connect.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_base_server_is_used_with_the_constant_domain() {
+    let mut fake = Fake::start(Manners::Base).await;
+    let client = Client::builder(fake.address).connect().await.unwrap();
+    let acquire = acquiring(&client, "k", wait(5_000));
+    let (peer, request) = fake.request().await;
+    peer.reply(granted(&request, 7));
+    let ticket = acquire.await.unwrap().unwrap();
+    assert_eq!(ticket.domain(), Domain::from_bytes(Node::Single.identity()));
+}
+
+#[tokio::test]
+async fn one_close_on_the_question_for_the_domain_does_not_make_a_base_server() {
+    let mut fake = Fake::start(Manners::Stumbling(domain(3))).await;
+    let client = Client::builder(fake.address).connect().await.unwrap();
+    // The one that stumbles, the other one, and the first one again.
+    for _ in 0..3 {
+        fake.opened().await;
+    }
+    for number in [7, 8] {
+        let acquire = acquiring(&client, "k", wait(5_000));
+        let (peer, request) = fake.request().await;
+        peer.reply(granted(&request, number));
+        assert_eq!(acquire.await.unwrap().unwrap().domain(), domain(3));
+        let (peer, request) = fake.request().await;
+        peer.reply(released(&request));
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_address_is_told_before_anything_is_sent() {
+    for address in ["nowhere", "host:", "host:0", ":1"] {
+        let error = Client::builder(address).connect().await.unwrap_err();
+        assert!(
+            matches!(error, ConnectError::InvalidAddress { .. }),
+            "{error:?}"
+        );
+    }
+}

@@ -1,0 +1,263 @@
+//! A lock server that does what a test says, right or wrong.
+//!
+//! It lets clients in by itself, as its [`Manners`] say, and tells the test of every request; the
+//! test decides what is answered and when.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use highwater_client::{Client, Domain, Secret};
+use highwater_protocol::handshake::{
+    ACCEPTED, ANSWER_BYTES, Challenge, Node, Nonce, REJECTED, Slot,
+};
+use highwater_protocol::{Incoming, Reply, Request, RequestDecoder};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+/// How long a test waits for something that must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What it does with a new connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Manners {
+    /// Lets in who knows the secret, and answers the question for the domain.
+    Polite(Domain),
+    /// Lets in, and closes on the question for the domain, like a server of the base protocol.
+    Base,
+    /// Like a base server for the very first connection, and polite after that.
+    Stumbling(Domain),
+    /// Closes at once.
+    Away,
+    /// Accepts and says nothing.
+    Silent,
+    /// Sends these bytes instead of a hello.
+    Bytes(Vec<u8>),
+    /// Says hello as a member of a cluster.
+    Cluster,
+    /// Lets in and answers the question for the domain with these bytes.
+    Strange(Vec<u8>),
+}
+
+pub(crate) struct Fake {
+    pub(crate) address: SocketAddr,
+    pub(crate) secret: Option<Secret>,
+    manners: Arc<Mutex<(Manners, Option<Secret>)>>,
+    events: mpsc::UnboundedReceiver<Event>,
+    gone: BTreeSet<usize>,
+}
+
+/// The server's end of one connection.
+#[derive(Clone)]
+pub(crate) struct Peer {
+    pub(crate) number: usize,
+    orders: mpsc::UnboundedSender<Option<Vec<u8>>>,
+}
+
+pub(crate) enum Event {
+    Opened(Peer),
+    Request(Peer, Request),
+    Closed(usize),
+}
+
+impl Fake {
+    pub(crate) async fn start(manners: Manners) -> Self {
+        Self::with_secret(manners, None).await
+    }
+
+    pub(crate) async fn with_secret(manners: Manners, secret: Option<Secret>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let manners = Arc::new(Mutex::new((manners, secret.clone())));
+        let (sender, events) = mpsc::unbounded_channel();
+        let shared = Arc::clone(&manners);
+        tokio::spawn(async move {
+            for number in 0.. {
+                let (stream, _) = listener.accept().await.unwrap();
+                let manners = shared.lock().unwrap().clone();
+                let events = sender.clone();
+                tokio::spawn(async move {
+                    if serve(stream, manners, number, &events).await.is_some() {
+                        let _ = events.send(Event::Closed(number));
+                    }
+                });
+            }
+        });
+        Self {
+            address,
+            secret,
+            manners,
+            events,
+            gone: BTreeSet::new(),
+        }
+    }
+
+    /// Changes what happens to connections from now on.
+    pub(crate) fn becomes(&self, manners: Manners) {
+        self.manners.lock().unwrap().0 = manners;
+    }
+
+    /// A client with both its connections open.
+    pub(crate) async fn client(&mut self) -> (Client, [Peer; 2]) {
+        let mut builder = Client::builder(self.address);
+        if let Some(secret) = &self.secret {
+            builder = builder.token(secret.clone());
+        }
+        let client = builder.connect().await.unwrap();
+        (client, [self.opened().await, self.opened().await])
+    }
+
+    async fn event(&mut self) -> Event {
+        let event = timeout(PATIENCE, self.events.recv()).await;
+        let event = event.expect("nothing happened").unwrap();
+        if let Event::Closed(number) = event {
+            self.gone.insert(number);
+        }
+        event
+    }
+
+    /// The next new connection; requests before it are an error of the test.
+    pub(crate) async fn opened(&mut self) -> Peer {
+        loop {
+            match self.event().await {
+                Event::Opened(peer) => return peer,
+                Event::Closed(_) => {}
+                Event::Request(_, request) => panic!("unexpected {request:?}"),
+            }
+        }
+    }
+
+    /// The next request on any connection.
+    pub(crate) async fn request(&mut self) -> (Peer, Request) {
+        loop {
+            match self.event().await {
+                Event::Request(peer, request) => return (peer, request),
+                Event::Opened(_) | Event::Closed(_) => {}
+            }
+        }
+    }
+
+    /// Waits until the client has closed this connection; gives the requests before.
+    pub(crate) async fn closed(&mut self, number: usize) -> Vec<Request> {
+        let mut requests = Vec::new();
+        while !self.gone.contains(&number) {
+            if let Event::Request(_, request) = self.event().await {
+                requests.push(request);
+            }
+        }
+        requests
+    }
+}
+
+impl Peer {
+    pub(crate) fn reply(&self, reply: Reply) {
+        let mut bytes = Vec::new();
+        reply.encode(&mut bytes);
+        self.send(bytes);
+    }
+
+    pub(crate) fn send(&self, bytes: Vec<u8>) {
+        let _ = self.orders.send(Some(bytes));
+    }
+
+    pub(crate) fn close(&self) {
+        let _ = self.orders.send(None);
+    }
+}
+
+/// `Some` when the connection was announced, so that its end must be too.
+async fn serve(
+    mut stream: TcpStream,
+    (manners, secret): (Manners, Option<Secret>),
+    number: usize,
+    events: &mpsc::UnboundedSender<Event>,
+) -> Option<()> {
+    let manners = match manners {
+        Manners::Stumbling(_) if number == 0 => Manners::Base,
+        Manners::Stumbling(domain) => Manners::Polite(domain),
+        other => other,
+    };
+    let node = match &manners {
+        Manners::Away => return None,
+        Manners::Silent => {
+            std::future::pending::<()>().await;
+            Node::Single
+        }
+        Manners::Bytes(bytes) => {
+            stream.write_all(bytes).await.ok()?;
+            let _ = stream.read_u8().await;
+            return None;
+        }
+        Manners::Cluster => Node::Cluster {
+            identity: [9; 32],
+            slot: Slot::new(0).unwrap(),
+        },
+        _ => Node::Single,
+    };
+    let challenge = Challenge::new(node, Nonce::from([u8::try_from(number % 256).unwrap(); 16]));
+    stream.write_all(&challenge.hello()).await.ok()?;
+    let mut answer = [0; ANSWER_BYTES];
+    stream.read_exact(&mut answer).await.ok()?;
+    let secret = secret.unwrap_or_else(Secret::no_auth);
+    if !challenge.accepts([&secret], &answer) {
+        stream.write_all(&[REJECTED]).await.ok()?;
+        return None;
+    }
+    stream.write_all(&[ACCEPTED]).await.ok()?;
+    let (orders, mut orders_end) = mpsc::unbounded_channel();
+    let peer = Peer { number, orders };
+    let mut opened = false;
+    let mut decoder = RequestDecoder::new();
+    let mut buffer = [0; 1024];
+    if matches!(manners, Manners::Base) {
+        // Its clients have nothing to say before they have something to ask.
+        opened = true;
+        let _ = events.send(Event::Opened(peer.clone()));
+    }
+    loop {
+        tokio::select! {
+            order = orders_end.recv() => match order.unwrap() {
+                Some(bytes) => {
+                    if stream.write_all(&bytes).await.is_err() {
+                        return opened.then_some(());
+                    }
+                }
+                None => return opened.then_some(()),
+            },
+            read = stream.read(&mut buffer) => {
+                let count = read.unwrap_or(0);
+                if count == 0 {
+                    return opened.then_some(());
+                }
+                let mut chunk = &buffer[..count];
+                while let Some(incoming) = decoder.next(&mut chunk).unwrap() {
+                    let request = match incoming {
+                        Incoming::Valid(request) => request,
+                        Incoming::Refused { code, .. } => panic!("the client sent nonsense: {code}"),
+                    };
+                    match (&manners, request) {
+                        (Manners::Polite(domain), Request::Domain { id }) => {
+                            let mut bytes = Vec::new();
+                            Reply::Domain { id, domain: *domain }.encode(&mut bytes);
+                            stream.write_all(&bytes).await.ok()?;
+                            if !opened {
+                                opened = true;
+                                let _ = events.send(Event::Opened(peer.clone()));
+                            }
+                        }
+                        (Manners::Strange(bytes), Request::Domain { .. }) => {
+                            stream.write_all(bytes).await.ok()?;
+                        }
+                        (_, Request::Domain { .. }) => return opened.then_some(()),
+                        (_, request) => {
+                            let _ = events.send(Event::Request(peer.clone(), request));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
