@@ -1,1 +1,61 @@
-//! Placeholder.
+//! Fencing adapters: the comparison of a fencing token with the highest one seen, and the business
+//! write, in **one** database transaction.
+//!
+//! A lock orders its holders but cannot stop one that slept past its lease and then writes. The
+//! database can. Each protected key has a *mark*, the highest [`FencingToken`] admitted so far, in
+//! the table `highwater_fence` of the database that holds the business rows. A fenced transaction
+//! raises the mark before anything else, keeps the row locked to its end, and is refused with
+//! [`FenceError::Stale`] when a newer holder was there before.
+//!
+//! ```no_run
+//! # #[derive(Debug, thiserror::Error)]
+//! # enum AppError {
+//! #     #[error(transparent)] Fence(#[from] highwater_fencing::sqlx::FenceError),
+//! #     #[error(transparent)] Sql(#[from] sqlx::Error),
+//! # }
+//! use highwater_fencing::{Fence, sqlx::SqlxFence as _};
+//!
+//! async fn deduct(pool: &sqlx::PgPool, fence: &Fence, sku: &str) -> Result<(), AppError> {
+//!     fence.transaction(pool, async |tx| {
+//!         // What the write relies on is read here, behind the fence.
+//!         let left: i64 = sqlx::query_scalar("SELECT quantity FROM stock WHERE sku = $1")
+//!             .bind(sku).fetch_one(&mut *tx).await?;
+//!         sqlx::query("UPDATE stock SET quantity = $2 WHERE sku = $1")
+//!             .bind(sku).bind(left - 1).execute(&mut *tx).await?;
+//!         Ok(())
+//!     }).await
+//! }
+//! ```
+//!
+//! # What is where
+//! - [`Fence`]: keys, tokens and domain, from a lock client's ticket or built by hand.
+//! - [`FenceOptions`]: another table, the retry budget, the isolation level.
+//! - [`sqlx`](mod@crate::sqlx): the forms for sqlx 0.9 on PostgreSQL, MySQL/MariaDB and SQLite.
+//! - [`migrate`]: creates the table, or prints the SQL for your own migrations.
+//!
+//! # Rules that hold for every adapter
+//! - Token higher than the mark: admitted, the mark is raised. Equal: admitted. Lower: refused.
+//! - A mark belongs to one [`Domain`]; tokens of another one are refused until an operator moves
+//!   the mark.
+//! - A fence covers what happens after it: read what a write relies on inside the transaction.
+//! - Two databases have two marks: fence each of them. There is no atomicity across databases.
+
+#[cfg(feature = "__sqlx")]
+mod body;
+mod error;
+pub mod migrate;
+mod options;
+#[cfg(feature = "__sqlx")]
+mod retry;
+#[cfg(feature = "__sqlx")]
+mod sql;
+#[cfg(feature = "__sqlx")]
+pub mod sqlx;
+
+#[cfg(feature = "__sqlx")]
+pub use crate::sqlx::FenceError as Error;
+#[cfg(feature = "__sqlx")]
+pub use body::Body;
+pub use error::FenceError;
+pub use highwater_lock::{Domain, Fence, FenceKey, FencingToken, Key, KeySet, Mark, Step};
+pub use options::{Configured, DomainPolicy, FenceOptions, Isolation, TableName, TableNameError};

@@ -1,0 +1,144 @@
+//! Creates the table of marks, or prints its SQL.
+//!
+//! The source of truth is the folder `migrations/` of the repository; it is compiled in. Nothing is
+//! recorded about what was applied: the statements are repeatable, and whether the table is there
+//! is the state. So there is no bookkeeping table to collide with that of sqlx, diesel or refinery,
+//! and it makes no difference whether the table came from here, from `highwater migrate` or from
+//! your own migrations.
+//!
+//! ```no_run
+//! # async fn start(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! highwater_fencing::migrate::postgres::run(&pool).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+use crate::TableName;
+
+/// A database whose SQL is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// PostgreSQL 13 and later.
+    Postgres,
+    /// MySQL 8 and MariaDB 10.6, and later.
+    MySql,
+    /// SQLite 3.37 and later.
+    Sqlite,
+}
+
+impl Dialect {
+    fn quote(self) -> char {
+        match self {
+            Self::MySql => '`',
+            Self::Postgres | Self::Sqlite => '"',
+        }
+    }
+}
+
+/// The SQL that creates the table of marks, to be copied into your own migrations.
+///
+/// It can be run any number of times.
+pub fn print(dialect: Dialect, table: &TableName) -> String {
+    named(
+        dialect,
+        table,
+        match dialect {
+            Dialect::Postgres => {
+                include_str!("../../migrations/postgres/0001_highwater_fence.up.sql")
+            }
+            Dialect::MySql => include_str!("../../migrations/mysql/0001_highwater_fence.up.sql"),
+            Dialect::Sqlite => include_str!("../../migrations/sqlite/0001_highwater_fence.up.sql"),
+        },
+    )
+}
+
+/// The SQL that drops the table of marks.
+///
+/// It forgets every mark, and afterwards a stale holder is admitted: stop all fenced writers first.
+pub fn print_down(dialect: Dialect, table: &TableName) -> String {
+    named(
+        dialect,
+        table,
+        match dialect {
+            Dialect::Postgres => {
+                include_str!("../../migrations/postgres/0001_highwater_fence.down.sql")
+            }
+            Dialect::MySql => include_str!("../../migrations/mysql/0001_highwater_fence.down.sql"),
+            Dialect::Sqlite => {
+                include_str!("../../migrations/sqlite/0001_highwater_fence.down.sql")
+            }
+        },
+    )
+}
+
+fn named(dialect: Dialect, table: &TableName, sql: &str) -> String {
+    if *table == TableName::DEFAULT {
+        return sql.to_owned();
+    }
+    sql.replace(TableName::DEFAULT.name(), &table.quoted(dialect.quote()))
+}
+
+/// What a migration found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The table was created.
+    Created,
+    /// The table was there, with the columns it needs.
+    Present,
+}
+
+/// Why the table of marks could not be brought about; `D` is the driver's error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrateError<D> {
+    /// There is a table of this name without the columns that are needed. Choose another name
+    /// (see [`FenceOptions::table`](crate::FenceOptions::table)) or look at what it is.
+    #[error("table {table} exists, but it is not a table of marks")]
+    ForeignTable {
+        /// The name.
+        table: TableName,
+        /// What the database said.
+        source: D,
+    },
+    /// The driver or the database failed. Nothing was changed; the call can be repeated.
+    #[error("the table of marks was not created")]
+    Database(#[source] D),
+}
+
+/// Why the table of marks could not be brought about through sqlx.
+#[cfg(feature = "__sqlx")]
+pub type Error = MigrateError<::sqlx::Error>;
+
+#[cfg(feature = "sqlx-mysql")]
+pub use crate::sqlx::migrate::mysql;
+#[cfg(feature = "sqlx-postgres")]
+pub use crate::sqlx::migrate::postgres;
+#[cfg(feature = "sqlx-sqlite")]
+pub use crate::sqlx::migrate::sqlite;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Dialect; 3] = [Dialect::Postgres, Dialect::MySql, Dialect::Sqlite];
+
+    #[test]
+    fn the_default_name_is_printed_as_it_stands_in_the_file() {
+        for dialect in ALL {
+            let sql = print(dialect, &TableName::DEFAULT);
+            assert!(sql.contains("IF NOT EXISTS highwater_fence ("), "{sql}");
+        }
+    }
+
+    #[test]
+    fn another_name_replaces_it_everywhere() {
+        let table = TableName::new("app.marks").unwrap();
+        for dialect in ALL {
+            for sql in [print(dialect, &table), print_down(dialect, &table)] {
+                assert!(!sql.contains("highwater_fence"), "{sql}");
+                assert!(sql.contains(&table.quoted(dialect.quote())), "{sql}");
+            }
+        }
+    }
+}

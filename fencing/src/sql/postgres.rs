@@ -1,0 +1,156 @@
+//! The statements for PostgreSQL 13 and later, and its SQLSTATEs.
+//!
+//! Everything variable stands in the text as digits or hexadecimal digits, because the fence
+//! travels in one simple-query message together with `BEGIN` and the marker.
+
+use highwater_lock::Fence;
+
+use super::{Class, Failed, hex};
+use crate::{FenceOptions, TableName};
+
+/// Begins, takes the fence and sets the marker. A fence that is not admitted is an error
+/// (see [`class`]), so the message stops there.
+pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: &str) -> String {
+    let level = (options.isolation_level()).map_or(String::new(), |level| {
+        format!(" ISOLATION LEVEL {}", level.sql())
+    });
+    // The division of labour: the upsert decides, and the count turns a missing row into an error.
+    // The cast must not be a constant, or the planner would evaluate it for every fence.
+    format!(
+        "BEGIN{level}; WITH admitted AS ({}) SELECT CASE WHEN count(*) = {} THEN 1 \
+         ELSE ('{REFUSED} ' || count(*))::int END FROM admitted; SAVEPOINT {marker}",
+        admit(options, fence, "1"),
+        fence.marks().len(),
+    )
+}
+
+/// Takes the fence in a transaction that is open, and sets the marker. Gives one row per admitted
+/// key: whether the mark was written by the transaction itself and not inside a savepoint.
+pub(crate) fn join(options: &FenceOptions, fence: &Fence, marker: &str) -> String {
+    // A row written inside a savepoint carries the number of the subtransaction.
+    let top = "(m.xmin::text = (pg_current_xact_id()::text::numeric % 4294967296)::text)::int";
+    format!("{}; SAVEPOINT {marker}", admit(options, fence, top))
+}
+
+/// The upsert: one row per admitted key, in the order of the keys so that two fences cannot
+/// deadlock.
+fn admit(options: &FenceOptions, fence: &Fence, returning: &str) -> String {
+    let table = options.table_ref().quoted('"');
+    let marks: Vec<String> = (fence.marks().iter())
+        .map(|mark| {
+            let key = hex(mark.key.as_bytes());
+            format!("(decode('{key}', 'hex'), {}::bigint)", mark.token)
+        })
+        .collect();
+    let (new_step, step, repeat) = match fence.step() {
+        None => (
+            "0".to_owned(),
+            "CASE WHEN m.token = EXCLUDED.token THEN m.step ELSE 0 END".to_owned(),
+            String::new(),
+        ),
+        Some(step) => (
+            step.to_string(),
+            "EXCLUDED.step".to_owned(),
+            " AND m.step < EXCLUDED.step".to_owned(),
+        ),
+    };
+    let admitted = if options.adopts_higher() {
+        format!("m.token < EXCLUDED.token OR (m.token = EXCLUDED.token AND {SAME_DOMAIN}{repeat})")
+    } else {
+        format!(
+            "{SAME_DOMAIN} AND (m.token < EXCLUDED.token OR (m.token = EXCLUDED.token{repeat}))"
+        )
+    };
+    format!(
+        "INSERT INTO {table} AS m (key, domain, token, step, last_tx, updated_at) \
+         SELECT o.key, decode('{domain}', 'hex'), o.token, {new_step}, pg_current_xact_id(), \
+         clock_timestamp() FROM (VALUES {marks}) AS o (key, token) ORDER BY o.key \
+         ON CONFLICT (key) DO UPDATE SET domain = EXCLUDED.domain, token = EXCLUDED.token, \
+         step = {step}, last_tx = EXCLUDED.last_tx, updated_at = EXCLUDED.updated_at \
+         WHERE {admitted} RETURNING {returning}",
+        domain = fence.domain(),
+        marks = marks.join(", "),
+    )
+}
+
+/// Reads the marks of the fence's keys: key, domain, token, step; the first two as digits.
+pub(crate) fn read(table: &TableName, fence: &Fence) -> String {
+    let keys: Vec<String> = (fence.marks().iter())
+        .map(|mark| format!("decode('{}', 'hex')", hex(mark.key.as_bytes())))
+        .collect();
+    format!(
+        "SELECT encode(key, 'hex'), encode(domain, 'hex'), token, step FROM {} WHERE key IN ({})",
+        table.quoted('"'),
+        keys.join(", "),
+    )
+}
+
+/// What an error means for the transaction in which it happened.
+pub(crate) fn class(sqlstate: &str, message: &str) -> Class {
+    match sqlstate {
+        // serialization_failure, deadlock_detected
+        "40001" | "40P01" => Class::Transient,
+        // undefined_table
+        "42P01" => Class::NoTable,
+        // invalid_text_representation, raised by `begin` on purpose
+        "22P02" if message.contains(REFUSED) => Class::Refused,
+        _ => Class::Other,
+    }
+}
+
+/// What an error of severity ERROR means, that came instead of the answer to `RELEASE marker`
+/// (`acknowledged` = 0) or to `COMMIT` (1).
+pub(crate) fn failed(sqlstate: &str, acknowledged: u32) -> Failed {
+    match sqlstate {
+        // no_active_sql_transaction, invalid_savepoint_specification
+        "25P01" | "3B001" if acknowledged == 0 => Failed::Ended,
+        // statement_completion_unknown
+        "40003" => Failed::Unknown,
+        // connection exceptions and operator intervention
+        state if state.starts_with("08") || state.starts_with("57P") => Failed::Unknown,
+        _ => Failed::RolledBack,
+    }
+}
+
+const SAME_DOMAIN: &str = "m.domain = EXCLUDED.domain";
+const REFUSED: &str = "highwater: fence refused";
+
+#[cfg(test)]
+mod tests {
+    use highwater_lock::{Domain, FenceKey, FencingToken};
+
+    use super::*;
+
+    #[test]
+    fn no_byte_of_a_key_reaches_the_text_unencoded() {
+        let key = FenceKey::new("a'; DROP TABLE stock; --").unwrap();
+        let fence = Fence::new(Domain::named("d'").unwrap(), key, FencingToken::MIN);
+        for text in [
+            begin(&FenceOptions::new(), &fence, "hw_1"),
+            join(&FenceOptions::new(), &fence, "hw_1"),
+            read(&TableName::DEFAULT, &fence),
+        ] {
+            assert!(!text.contains("DROP") && !text.contains("d'"), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_our_own_cast_error_is_a_refusal() {
+        let ours = format!("invalid input syntax for type integer: \"{REFUSED} 0\"");
+        assert_eq!(class("22P02", &ours), Class::Refused);
+        assert_eq!(class("22P02", "invalid input syntax"), Class::Other);
+        assert_eq!(class("40001", ""), Class::Transient);
+    }
+
+    #[test]
+    fn only_a_plain_answer_means_not_committed() {
+        assert_eq!(failed("25P01", 0), Failed::Ended);
+        assert_eq!(failed("3B001", 0), Failed::Ended);
+        assert_eq!(failed("25P02", 0), Failed::RolledBack);
+        assert_eq!(failed("40001", 1), Failed::RolledBack);
+        assert_eq!(failed("23503", 1), Failed::RolledBack);
+        for state in ["40003", "08006", "57P01"] {
+            assert_eq!(failed(state, 1), Failed::Unknown, "{state}");
+        }
+    }
+}

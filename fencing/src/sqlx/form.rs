@@ -1,0 +1,276 @@
+//! The forms in which a fence meets a transaction of sqlx, and the retry of whole transactions.
+
+use std::any::Any;
+
+use ::sqlx::{Error, Pool, Transaction};
+use futures_core::future::BoxFuture;
+use highwater_lock::Fence;
+
+use super::FenceError;
+use super::dialect::Dialect;
+use super::fenced::{Fenced, is_transient};
+use super::link::{Lend, sealed};
+use crate::body::Body;
+use crate::options::{Configured, FenceOptions};
+use crate::retry::Retry;
+use crate::sql::{self, Class};
+
+/// Fenced transactions of sqlx, as methods of a fence.
+///
+/// Import it as `use highwater_fencing::sqlx::SqlxFence as _;`. It is implemented for
+/// [`Fence`] and [`Configured`] and sealed.
+pub trait SqlxFence: Offer {
+    /// Runs `body` in a fenced transaction and commits it: the form for nearly everything.
+    ///
+    /// `body` is an `async |tx| { … }`. If it returns an error, everything is rolled back and the
+    /// error is returned. If the database reports a serialization failure, a deadlock, or that it
+    /// is busy, then the **whole** body is run again in a new transaction with the same fence, as
+    /// long as the budget of the [`FenceOptions`] allows; so the body must have no lasting effect
+    /// besides the transaction. It is cloned for each attempt. To count in it, share an atomic.
+    ///
+    /// A lock wait that timed out is not retried, nor is a commit whose outcome is unknown.
+    ///
+    /// Where the compiler cannot tell the error type, name it at the end of the body:
+    /// `Ok::<_, AppError>(())`. Dropping the future rolls back, unless the commit was under way.
+    ///
+    /// # Errors
+    /// The body's own, and every [`FenceError`], converted into its type.
+    fn transaction<'a, Db, F, R, E>(
+        &'a self,
+        pool: &'a Pool<Db>,
+        body: F,
+    ) -> impl Future<Output = Result<R, E>> + Send + 'a
+    where
+        Db: Dialect,
+        F: for<'r> AsyncFnOnce(&'r mut Fenced<'static, Db>) -> Result<R, E>
+            + for<'r> Body<&'r mut Fenced<'static, Db>, Result<R, E>, Fut: Send>
+            + Clone
+            + Send
+            + 'a,
+        R: Send + 'a,
+        E: From<FenceError> + Send + 'static,
+    {
+        run(pool, self.fence(), self.options(), body)
+    }
+
+    /// Begins a fenced transaction on a connection of the pool and gives its guard.
+    ///
+    /// Collisions while the fence is taken are retried within the budget. Dropping the future
+    /// leaves no open transaction in the pool; it may be wrapped in a timeout.
+    ///
+    /// # Errors
+    /// Why the fence was refused, or [`FenceError::Database`] if the driver failed.
+    fn begin<'a, Db: Dialect>(
+        &'a self,
+        pool: &'a Pool<Db>,
+    ) -> impl Future<Output = Result<Fenced<'static, Db>, FenceError>> + Send + 'a {
+        begin(pool, self.fence(), self.options())
+    }
+
+    /// Begins a fenced transaction on a connection of the caller: `&mut conn` of a
+    /// `PoolConnection` or of a bare connection, outside of a transaction. Nothing is retried.
+    ///
+    /// The commit takes one round trip more than in [`begin`](Self::begin), because the session of
+    /// the connection is left as it is. On MySQL and MariaDB that means: what is written after a
+    /// statement that ended the transaction silently (DDL above all) stays, although the commit
+    /// then answers [`FenceError::Ended`].
+    ///
+    /// # Cancelling
+    /// A guard that is dropped queues a rollback, which runs before the next use of the connection.
+    /// A *future of this method* that is dropped may leave the connection inside an open
+    /// transaction, as sqlx's own `begin` does. A `PoolConnection` is therefore closed when it is
+    /// dropped; do not use it, or a bare connection, for anything else after that.
+    ///
+    /// # Errors
+    /// As for [`begin`](Self::begin), and [`FenceError::InSavepoint`] if a transaction is open.
+    fn begin_on<'a, 'c: 'a, L: Lend<'c> + 'a>(
+        &'a self,
+        connection: L,
+    ) -> impl Future<Output = Result<Fenced<'c, L::Database>, FenceError>> + Send + 'a {
+        begin_on(connection.link(), self.fence(), self.options())
+    }
+
+    /// Takes the fence in a transaction that the caller has just begun, and gives the guard for it.
+    ///
+    /// It has to be the first statement of the transaction, outside of any savepoint: what was
+    /// read before is not covered by the fence. The transaction is consumed, so that its commit is
+    /// the guard's. After an error it was rolled back. Nothing is retried.
+    ///
+    /// A guard, or a future of this method, that is dropped queues a rollback, as sqlx does. On
+    /// MySQL and MariaDB the note about DDL of [`begin_on`](Self::begin_on) applies.
+    ///
+    /// # Errors
+    /// As for [`begin`](Self::begin), and [`FenceError::InSavepoint`] for a nested transaction; on
+    /// PostgreSQL also after a `SAVEPOINT` of raw SQL.
+    fn admit<'a, 'c: 'a, Db: Dialect>(
+        &'a self,
+        tx: Transaction<'c, Db>,
+    ) -> impl Future<Output = Result<Fenced<'c, Db>, FenceError>> + Send + 'a {
+        admit(tx, self.fence(), self.options())
+    }
+}
+
+impl<F: Offer> SqlxFence for F {}
+
+use sealing::Offer;
+
+mod sealing {
+    use super::{Configured, Fence, FenceOptions};
+
+    /// What is offered to the database, and how.
+    #[expect(unnameable_types, reason = "sealed")]
+    pub trait Offer: Sync {
+        #[doc(hidden)]
+        fn fence(&self) -> &Fence;
+        #[doc(hidden)]
+        fn options(&self) -> &FenceOptions;
+    }
+
+    impl Offer for Fence {
+        fn fence(&self) -> &Fence {
+            self
+        }
+
+        fn options(&self) -> &FenceOptions {
+            static DEFAULT: FenceOptions = FenceOptions::new();
+            &DEFAULT
+        }
+    }
+
+    impl Offer for Configured {
+        fn fence(&self) -> &Fence {
+            self.fence()
+        }
+
+        fn options(&self) -> &FenceOptions {
+            self.options()
+        }
+    }
+}
+
+async fn begin<Db: Dialect>(
+    pool: &Pool<Db>,
+    fence: &Fence,
+    options: &FenceOptions,
+) -> Result<Fenced<'static, Db>, FenceError> {
+    sql::check_range(fence)?;
+    let mut retry = Retry::new(options.budget());
+    loop {
+        match Fenced::begin(pool, fence, options).await {
+            Err(error) if is_transient::<Db>(&error) && retry.again().await => {}
+            result => return result,
+        }
+    }
+}
+
+async fn begin_on<'c, Db: Dialect>(
+    lent: sealed::Lent<'c, Db>,
+    fence: &Fence,
+    options: &FenceOptions,
+) -> Result<Fenced<'c, Db>, FenceError> {
+    sql::check_range(fence)?;
+    Fenced::open(lent.0, fence, options).await
+}
+
+async fn admit<'c, Db: Dialect>(
+    tx: Transaction<'c, Db>,
+    fence: &Fence,
+    options: &FenceOptions,
+) -> Result<Fenced<'c, Db>, FenceError> {
+    sql::check_range(fence)?;
+    Fenced::join(tx, fence, options).await
+}
+
+async fn run<Db, F, R, E>(
+    pool: &Pool<Db>,
+    fence: &Fence,
+    options: &FenceOptions,
+    body: F,
+) -> Result<R, E>
+where
+    Db: Dialect,
+    F: for<'r> AsyncFnOnce(&'r mut Fenced<'static, Db>) -> Result<R, E>
+        + for<'r> Body<&'r mut Fenced<'static, Db>, Result<R, E>, Fut: Send>
+        + Clone
+        + Send,
+    R: Send,
+    E: From<FenceError> + Send + 'static,
+{
+    sql::check_range(fence)?;
+    let mut retry = Retry::new(options.budget());
+    loop {
+        let (error, transient) = match attempt(pool, fence, options, body.clone()).await {
+            Ok(value) => return Ok(value),
+            Err(failed) => failed,
+        };
+        if !transient || !retry.again().await {
+            return Err(error);
+        }
+    }
+}
+
+/// One attempt; with an error it says whether another one makes sense.
+async fn attempt<Db, F, R, E>(
+    pool: &Pool<Db>,
+    fence: &Fence,
+    options: &FenceOptions,
+    body: F,
+) -> Result<R, (E, bool)>
+where
+    Db: Dialect,
+    F: for<'r> AsyncFnOnce(&'r mut Fenced<'static, Db>) -> Result<R, E>
+        + for<'r> Body<&'r mut Fenced<'static, Db>, Result<R, E>, Fut: Send>
+        + Send,
+    R: Send,
+    E: From<FenceError> + Send + 'static,
+{
+    let failed = |error: FenceError| {
+        let transient = is_transient::<Db>(&error);
+        (E::from(error), transient)
+    };
+    let mut tx = Fenced::begin(pool, fence, options).await.map_err(failed)?;
+    match call(body, &mut tx).await {
+        Ok(value) => match tx.finish().await {
+            Ok(()) => Ok(value),
+            // The body swallowed an error: it may have been one of those that deserve a retry.
+            Err(error @ FenceError::Poisoned { .. }) => Err((error.into(), tx.is_transient())),
+            Err(error) => Err(failed(error)),
+        },
+        Err(error) => {
+            tx.end().await.ok();
+            let transient = tx.is_transient() || carries_transient::<Db>(&error);
+            Err((error, transient))
+        }
+    }
+}
+
+/// Calls the body through a box: without it, awaiting a body that is generic over the lifetime of
+/// the transaction is not accepted inside a future that has to be `Send`.
+fn call<'r, Db, F, R, E>(body: F, tx: &'r mut Fenced<'static, Db>) -> BoxFuture<'r, Result<R, E>>
+where
+    Db: Dialect,
+    F: AsyncFnOnce(&'r mut Fenced<'static, Db>) -> Result<R, E>
+        + Body<&'r mut Fenced<'static, Db>, Result<R, E>, Fut: Send>,
+    <F as Body<&'r mut Fenced<'static, Db>, Result<R, E>>>::Fut: 'r,
+{
+    Box::pin(body(tx))
+}
+
+/// Looks for a driver error in the body's own error, for statements that went past the guard.
+fn carries_transient<Db: Dialect>(error: &dyn Any) -> bool {
+    if let Some(error) = error.downcast_ref::<FenceError>() {
+        return is_transient::<Db>(error);
+    }
+    if let Some(error) = error.downcast_ref::<Error>() {
+        return Db::class(error) == Class::Transient;
+    }
+    let boxed = error.downcast_ref::<Box<dyn std::error::Error + Send + Sync>>();
+    let mut source: Option<&(dyn std::error::Error + 'static)> = boxed.map(|error| &**error as _);
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<Error>() {
+            return Db::class(error) == Class::Transient;
+        }
+        source = error.source();
+    }
+    false
+}

@@ -1,0 +1,50 @@
+//! Fenced transactions for sqlx 0.9, on PostgreSQL, MySQL, MariaDB and SQLite.
+//!
+//! [`SqlxFence`] adds the forms to [`Fence`](crate::Fence) and to
+//! [`Configured`](crate::Configured); all of them give or pass a [`Fenced`] transaction. What the
+//! databases are asked stands in `crate::sql`; here is how sqlx asks it, and how a transaction is
+//! ended without ever reporting a commit that did not happen.
+//!
+//! # How the commit cannot lie
+//! Right after the fence a savepoint is set, the *marker*. It vanishes when anything ends the
+//! transaction or rolls the fence back. The commit first releases the marker and goes on only if
+//! that worked. On MySQL and MariaDB a transaction from a pool also runs without autocommit, and on
+//! SQLite a commit hook refuses every commit but ours, so that statements which run after a silent
+//! end are not kept.
+//!
+//! # Cancelling
+//! Every future here may be dropped at any point, and a guard at any time. A transaction from a
+//! pool leaves nothing behind: on PostgreSQL and MySQL its connection is closed instead of being
+//! reused, on SQLite it is rolled back. For connections that were lent or joined see
+//! [`SqlxFence::begin_on`] and [`SqlxFence::admit`].
+
+mod dialect;
+mod driver;
+mod executor;
+mod fenced;
+mod form;
+mod health;
+mod link;
+pub(crate) mod migrate;
+#[cfg(feature = "sqlx-mysql")]
+mod mysql;
+#[cfg(feature = "sqlx-postgres")]
+mod postgres;
+#[cfg(feature = "sqlx-sqlite")]
+mod sqlite;
+
+pub use dialect::Dialect;
+pub use fenced::Fenced;
+pub use form::SqlxFence;
+pub use health::Poisoned;
+pub use link::Lend;
+
+/// Why a fenced transaction of sqlx was refused or not committed.
+pub type FenceError = crate::FenceError<::sqlx::Error>;
+
+impl From<::sqlx::Error> for FenceError {
+    /// For bodies that need no error type of their own: a driver error rolled back.
+    fn from(error: ::sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}

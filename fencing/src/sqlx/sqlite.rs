@@ -1,0 +1,229 @@
+//! Fenced transactions on SQLite through sqlx.
+//!
+//! sqlx runs a connection on a thread of its own, which works off requests in order. That makes
+//! cancelling simple: what was asked for is done, and a rollback that is queued comes after it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ::sqlx::sqlite::{SqliteConnection, SqliteRow};
+use ::sqlx::{
+    AssertSqlSafe, Error, Executor as _, Row as _, SqlSafeStr as _, Sqlite, query, raw_sql,
+};
+use futures_core::future::BoxFuture;
+use futures_util::FutureExt as _;
+use sqlx_core::transaction::TransactionManager as _;
+
+use super::FenceError;
+use super::driver::{Commit, Driver, Failure, Order, depth, queue_rollback};
+use crate::Mark;
+use crate::sql::{Class, Failed, StoredMark, refusal, sqlite};
+
+type Manager = <Sqlite as ::sqlx::Database>::TransactionManager;
+
+/// What the commit hook of a connection shares with the guard.
+#[derive(Debug, Default)]
+#[expect(unnameable_types, reason = "part of a sealed trait")]
+pub struct Hook {
+    /// The hook refuses every commit while this is set.
+    closed: Arc<AtomicBool>,
+    /// `BEGIN` was acknowledged.
+    begun: AtomicBool,
+    /// A commit or rollback of ours was asked for.
+    ending: AtomicBool,
+}
+
+impl Hook {
+    /// Refuses commits on this connection from now on.
+    async fn close(&self, conn: &mut SqliteConnection) -> Result<(), Error> {
+        self.closed.store(true, Ordering::SeqCst);
+        let closed = Arc::clone(&self.closed);
+        let mut handle = conn.lock_handle().await?;
+        handle.set_commit_hook(move || !closed.load(Ordering::SeqCst));
+        Ok(())
+    }
+
+    /// Lets the next commit pass: ours, or one that is none of our business any more.
+    fn open(&self) {
+        self.closed.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Driver for Sqlite {
+    type Veto = Hook;
+
+    const CLOSE_ABANDONED: bool = false;
+
+    fn open<'a>(
+        conn: &'a mut SqliteConnection,
+        order: Order<'a>,
+        hook: &'a Hook,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            if let Err(error) = Manager::begin(conn, Some(sqlite::BEGIN.into_sql_str())).await {
+                let error = FenceError::Database(error);
+                return Err(Failure { error, clean: true });
+            }
+            match Self::join(conn, order, hook).await {
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    let clean = Self::rollback(conn, order.hold, hook).await.is_ok();
+                    Err(Failure { error, clean })
+                }
+            }
+        })
+    }
+
+    fn join<'a>(
+        conn: &'a mut SqliteConnection,
+        order: Order<'a>,
+        hook: &'a Hook,
+    ) -> BoxFuture<'a, Result<(), FenceError>> {
+        Box::pin(async move {
+            hook.begun.store(true, Ordering::SeqCst);
+            for mark in order.fence.marks() {
+                admit(conn, order, mark).await?;
+            }
+            let marker = raw_sql(AssertSqlSafe(format!("SAVEPOINT {}", order.marker)));
+            conn.execute(marker).await.map_err(FenceError::Database)?;
+            hook.close(conn).await.map_err(FenceError::Database)
+        })
+    }
+
+    fn commit<'a>(
+        conn: &'a mut SqliteConnection,
+        marker: &'a str,
+        _hold: bool,
+        hook: &'a Hook,
+    ) -> BoxFuture<'a, Commit> {
+        Box::pin(async move {
+            // A count above one would make the driver release a savepoint instead of committing.
+            if depth::<Self>(conn) > 1 {
+                let error = Error::Protocol("a nested transaction was left open".to_owned());
+                return Commit::Failed(Failed::RolledBack, error);
+            }
+            let release = raw_sql(AssertSqlSafe(format!("RELEASE {marker}")));
+            if let Err(error) = conn.execute(release).await {
+                return Commit::Failed(failed(&error, 0), error);
+            }
+            hook.open();
+            hook.ending.store(true, Ordering::SeqCst);
+            commit_when_readers_left(conn).await
+        })
+    }
+
+    fn rollback<'a>(
+        conn: &'a mut SqliteConnection,
+        _hold: bool,
+        hook: &'a Hook,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            hook.open();
+            hook.ending.store(true, Ordering::SeqCst);
+            if Manager::rollback(conn).await.is_err() {
+                // The transaction is gone, but the driver still counts one: open one for it.
+                conn.execute(raw_sql("BEGIN")).await?;
+                Manager::rollback(conn).await?;
+            }
+            while depth::<Self>(conn) > 0 {
+                Manager::rollback(conn).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn abandon(conn: &mut SqliteConnection, hook: &Hook) {
+        hook.open();
+        let is_open = hook.begun.load(Ordering::SeqCst) && !hook.ending.load(Ordering::SeqCst);
+        if is_open {
+            // If the transaction has ended already, this gives the rollback one to end; else it is
+            // an error that nobody sees. One poll hands the request to the thread.
+            let _ = conn.execute(raw_sql("BEGIN")).now_or_never();
+        }
+        queue_rollback::<Self>(conn);
+    }
+
+    fn class(error: &Error) -> Class {
+        match code(error) {
+            Some((code, message)) => sqlite::class(code, message),
+            None => Class::Other,
+        }
+    }
+}
+
+/// Raises one mark, or says why not.
+async fn admit(
+    conn: &mut SqliteConnection,
+    order: Order<'_>,
+    mark: &Mark,
+) -> Result<(), FenceError> {
+    let table = order.options.table_ref();
+    let fence = order.fence;
+    let number = |number: u64| i64::try_from(number).expect("the range was checked before");
+    let admit = query(AssertSqlSafe(sqlite::admit(order.options)))
+        .bind(mark.key.as_bytes())
+        .bind(&fence.domain().as_bytes()[..])
+        .bind(number(mark.token.get()))
+        .bind(fence.step().map(|step| number(step.get())));
+    match conn.fetch_optional(admit).await {
+        Ok(Some(_)) => return Ok(()),
+        Ok(None) => {}
+        Err(error) if Sqlite::class(&error) == Class::NoTable => {
+            return Err(FenceError::NotMigrated {
+                table: table.clone(),
+            });
+        }
+        Err(error) => return Err(FenceError::Database(error)),
+    }
+    let read = query(AssertSqlSafe(sqlite::read(table))).bind(mark.key.as_bytes());
+    let row = (conn.fetch_optional(read).await).map_err(FenceError::Database)?;
+    let stored: Vec<StoredMark> = row.iter().filter_map(stored_mark).collect();
+    Err(refusal(order.options, fence, &stored).unwrap_or_else(|| {
+        FenceError::Database(Error::Protocol("the mark is unreadable".to_owned()))
+    }))
+}
+
+fn stored_mark(row: &SqliteRow) -> Option<StoredMark> {
+    let number = |column: usize| u64::try_from(row.try_get::<i64, _>(column).ok()?).ok();
+    StoredMark::from_columns(
+        row.try_get(0).ok()?,
+        row.try_get(1).ok()?,
+        number(2)?,
+        number(3)?,
+    )
+}
+
+/// Commits. A reader that holds a rollback-journal database busy leaves the transaction open, and
+/// it is too late to run it again: wait for the reader a few times.
+async fn commit_when_readers_left(conn: &mut SqliteConnection) -> Commit {
+    let mut tries = 0;
+    loop {
+        let Err(error) = Manager::commit(conn).await else {
+            return Commit::Done { clean: true };
+        };
+        tries += 1;
+        if tries < COMMIT_TRIES && code(&error).is_some_and(|(code, _)| sqlite::is_busy(code)) {
+            tokio::time::sleep(COMMIT_PAUSE).await;
+            continue;
+        }
+        return Commit::Failed(failed(&error, 1), error);
+    }
+}
+
+fn failed(error: &Error, acknowledged: u32) -> Failed {
+    match code(error) {
+        Some((code, message)) => sqlite::failed(code, message, acknowledged),
+        None if acknowledged == 0 => Failed::RolledBack,
+        None => Failed::Unknown,
+    }
+}
+
+/// The extended result code and the message, if the error came from the database.
+fn code(error: &Error) -> Option<(i32, &str)> {
+    let error = error.as_database_error()?;
+    Some((error.code()?.parse().ok()?, error.message()))
+}
+
+const COMMIT_TRIES: u32 = 5;
+const COMMIT_PAUSE: Duration = Duration::from_millis(20);
