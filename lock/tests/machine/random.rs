@@ -1,7 +1,7 @@
 //! Long random histories, compared step by step with the naive model.
 //!
 //! Every history comes from a seed. `HIGHWATER_SEED=7 cargo test -p highwater-lock --test machine
-//! random` replays one, and `HIGHWATER_STEPS` makes them longer.
+//! random` replays one; `HIGHWATER_SEEDS` is how many there are, `HIGHWATER_STEPS` how long they are.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -28,7 +28,7 @@ fn random_histories_agree_with_the_naive_model() {
     let steps = number("HIGHWATER_STEPS").unwrap_or(STEPS);
     let seeds: Vec<u64> = match number("HIGHWATER_SEED") {
         Some(seed) => vec![seed],
-        None => (0..SEEDS).collect(),
+        None => (0..number("HIGHWATER_SEEDS").unwrap_or(SEEDS)).collect(),
     };
     let mut seen = BTreeSet::new();
     for seed in &seeds {
