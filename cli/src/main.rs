@@ -1,2 +1,51 @@
-//! Placeholder.
-fn main() {}
+//! The `highwater` command.
+//!
+//! One module per subcommand; each reads its options, does its work through the libraries and
+//! returns an error for the user. Nothing here decides anything about locks or fences.
+
+mod migrate;
+mod serve;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Locks that hand out fencing tokens, and databases that check them.
+#[derive(Parser)]
+#[command(name = "highwater", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(serve::Options),
+    Migrate(migrate::Options),
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Serve(options) => serve::run(options).map_err(Into::into),
+        Command::Migrate(options) => migrate::run(options).map_err(Into::into),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes an error with all its causes as one line.
+fn complain(error: Box<dyn Error>) {
+    let mut line = format!("error: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    eprintln!("{line}");
+}

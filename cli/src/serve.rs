@@ -1,0 +1,249 @@
+//! `highwater serve`: runs the lock server until a signal ends it.
+//!
+//! Reads options, secret and certificate, and turns SIGTERM and SIGINT into an orderly shutdown.
+//! The server itself is the library's.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use highwater_server::{Secret, SecretError, Server, StartError, TlsError, tls_from_pem_files};
+use tracing_subscriber::EnvFilter;
+
+/// Run a single lock server.
+///
+/// Writes one line with its address and its fencing domain to standard output as soon as clients
+/// can connect; its log goes to standard error (RUST_LOG sets the level). SIGTERM and SIGINT end
+/// it in an orderly way, a second one at once.
+///
+/// The client token can also come from the environment variable HIGHWATER_CLIENT_TOKEN. It cannot
+/// be given as an argument, because other users of the machine can read those.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Keep locks in memory only. They end with the process, and every start is a new domain.
+    #[arg(long)]
+    in_memory: bool,
+    /// The address to listen on. Port 0 takes a free one.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:5225")]
+    listen: String,
+    /// A file that holds the client token, 16 to 1024 bytes. Given more than once, each of the
+    /// tokens is valid.
+    #[arg(long, value_name = "FILE", conflicts_with = "no_auth")]
+    client_token_file: Vec<PathBuf>,
+    /// Let everybody in. Only possible on a loopback address.
+    #[arg(long)]
+    no_auth: bool,
+    /// The server's certificate chain in PEM, leaf first. Turns TLS on.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of the certificate in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+}
+
+/// Runs until a signal comes.
+pub(crate) fn run(options: Options) -> Result<(), ServeError> {
+    if !options.in_memory {
+        return Err(ServeError::NotDurable);
+    }
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let secrets = secrets(&options)?;
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(ServeError::Runtime)?
+        .block_on(serve(options, secrets))
+}
+
+async fn serve(options: Options, secrets: Vec<Secret>) -> Result<(), ServeError> {
+    // Before the server starts, so that no signal is missed once it is announced.
+    let mut signals = Signals::listen().map_err(ServeError::Runtime)?;
+    let mut builder = Server::builder()
+        .in_memory()
+        .listen(resolve(&options.listen).await?);
+    if options.no_auth {
+        builder = builder.no_auth();
+    }
+    for secret in secrets {
+        builder = builder.client_token(secret);
+    }
+    if let (Some(certificate), Some(key)) = (&options.tls_cert, &options.tls_key) {
+        builder = builder.tls(tls_from_pem_files(certificate, key)?);
+    }
+    let server = builder.start().await?;
+    tracing::warn!(
+        "in memory: a restart forgets every lock and is a new fencing domain, so databases that \
+         check domains refuse its tokens until their marks are moved to it"
+    );
+    announce(&server);
+    let signal = signals.next().await;
+    tracing::info!(signal, "shutting down");
+    tokio::select! {
+        () = server.shutdown() => {}
+        signal = signals.next() => tracing::warn!(signal, "stopping at once"),
+    }
+    Ok(())
+}
+
+fn announce(server: &Server) {
+    let line = format!(
+        "highwater listens on {} domain {}\n",
+        server.local_addr(),
+        server.domain()
+    );
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout
+        .write_all(line.as_bytes())
+        .and_then(|()| stdout.flush());
+    if let Err(error) = written {
+        tracing::warn!(%error, "standard output does not take the address");
+    }
+}
+
+async fn resolve(address: &str) -> Result<SocketAddr, ServeError> {
+    let unusable = |source| ServeError::Address {
+        address: address.to_owned(),
+        source,
+    };
+    let mut found = tokio::net::lookup_host(address).await.map_err(unusable)?;
+    found
+        .next()
+        .ok_or_else(|| unusable(std::io::ErrorKind::NotFound.into()))
+}
+
+fn secrets(options: &Options) -> Result<Vec<Secret>, ServeError> {
+    let from_environment = std::env::var_os(TOKEN_VARIABLE).filter(|value| !value.is_empty());
+    let chosen = options.no_auth || !options.client_token_file.is_empty();
+    match from_environment {
+        Some(_) if chosen => Err(ServeError::TwoTokens),
+        Some(value) => Secret::new(value.into_encoded_bytes())
+            .map(|secret| vec![secret])
+            .map_err(ServeError::TokenVariable),
+        None if chosen => {
+            let files = options.client_token_file.iter();
+            files.map(|path| secret_from_file(path)).collect()
+        }
+        None => Err(ServeError::NoToken),
+    }
+}
+
+fn secret_from_file(path: &Path) -> Result<Secret, ServeError> {
+    let unreadable = |source| ServeError::TokenFile {
+        path: path.to_owned(),
+        source,
+    };
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    warn_if_public(path, &file);
+    let mut content = Vec::new();
+    file.take(MOST_TOKEN_FILE_BYTES)
+        .read_to_end(&mut content)
+        .map_err(unreadable)?;
+    Secret::from_file_content(content).map_err(|source| ServeError::Token {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+#[cfg(unix)]
+fn warn_if_public(path: &Path, file: &std::fs::File) {
+    use std::os::unix::fs::MetadataExt;
+    let others_read = |metadata: std::fs::Metadata| metadata.mode() & 0o004 != 0;
+    if file.metadata().is_ok_and(others_read) {
+        let path = path.display();
+        tracing::warn!(%path, "every user of this machine can read the client token");
+    }
+}
+
+#[cfg(not(unix))]
+fn warn_if_public(_path: &Path, _file: &std::fs::File) {}
+
+/// The signals that ask for an end.
+#[cfg(unix)]
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+/// The signals that ask for an end.
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) -> &'static str {
+        match tokio::signal::ctrl_c().await {
+            Ok(()) => "Ctrl-C",
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+/// Why the server does not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServeError {
+    #[error(
+        "durable mode is not available yet: pass --in-memory to keep locks in memory only (they \
+         end with the process, and every start is a new fencing domain)"
+    )]
+    NotDurable,
+    #[error(
+        "who may connect? Give --client-token-file FILE or set {TOKEN_VARIABLE}; on a loopback \
+         address --no-auth lets everybody in"
+    )]
+    NoToken,
+    #[error(
+        "{TOKEN_VARIABLE} is set, and --client-token-file or --no-auth is given too: decide for one"
+    )]
+    TwoTokens,
+    #[error("{TOKEN_VARIABLE} holds no usable client token")]
+    TokenVariable(#[source] SecretError),
+    #[error("{} cannot be read", path.display())]
+    TokenFile {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{} holds no usable client token", path.display())]
+    Token { path: PathBuf, source: SecretError },
+    #[error("{address} is not an address to listen on (like 127.0.0.1:5225)")]
+    Address {
+        address: String,
+        source: std::io::Error,
+    },
+    #[error("TLS cannot be turned on")]
+    Tls(#[from] TlsError),
+    #[error("the server did not start")]
+    Start(#[from] StartError),
+    #[error("the system refuses what the server needs")]
+    Runtime(#[source] std::io::Error),
+}
+
+const TOKEN_VARIABLE: &str = "HIGHWATER_CLIENT_TOKEN";
+/// Far more than the longest token, and not enough to fill the memory with a wrong file.
+const MOST_TOKEN_FILE_BYTES: u64 = 64 * 1024;
