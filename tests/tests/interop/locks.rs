@@ -124,7 +124,8 @@ async fn a_full_queue_is_busy() {
     let refused = broker.acquire("apple", WAIT, LEASE, WORK).await;
     assert!(matches!(refused, Err(TicketError::Busy)), "{refused:?}");
     held.release().await.expect("answered");
-    queued.await.expect("ends").expect("its turn");
+    let turn = queued.await.expect("ends").expect("its turn");
+    turn.release().await.expect("answered");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,10 +193,8 @@ async fn a_client_with_the_secret_gets_in_and_one_without_does_not() {
 
     let broker = client_builder(&address).token("a shared client token");
     let broker = ready(broker.connect().expect("a configuration")).await;
-    broker
-        .acquire("apple", WAIT, LEASE, WORK)
-        .await
-        .expect("free");
+    let ticket = broker.acquire("apple", WAIT, LEASE, WORK).await;
+    ticket.expect("free").release().await.expect("answered");
 
     let stranger = client_builder(&address).token("another client token");
     let stranger = stranger.connect().expect("a configuration");
