@@ -124,13 +124,13 @@ mod tests {
     #[test]
     fn no_byte_of_a_key_reaches_the_text_unencoded() {
         let key = FenceKey::new("a'; DROP TABLE stock; --").unwrap();
-        let fence = Fence::new(Domain::named("d'").unwrap(), key, FencingToken::MIN);
+        let fence = Fence::new(Domain::named("it's").unwrap(), key, FencingToken::MIN);
         for text in [
             begin(&FenceOptions::new(), &fence, "hw_1"),
             join(&FenceOptions::new(), &fence, "hw_1"),
             read(&TableName::DEFAULT, &fence),
         ] {
-            assert!(!text.contains("DROP") && !text.contains("d'"), "{text}");
+            assert!(!text.contains("DROP") && !text.contains("it's"), "{text}");
         }
     }
 

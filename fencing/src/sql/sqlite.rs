@@ -24,7 +24,7 @@ pub(crate) fn admit(options: &FenceOptions) -> String {
          ON CONFLICT (\"key\") DO UPDATE SET domain = excluded.domain, token = excluded.token, \
          step = CASE WHEN m.token = excluded.token AND ?4 IS NULL THEN m.step ELSE excluded.step END, \
          updated_at = excluded.updated_at \
-         WHERE {admitted} RETURNING m.token",
+         WHERE {admitted} RETURNING 1",
         options.table_ref().quoted('"'),
     )
 }

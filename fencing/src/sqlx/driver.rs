@@ -25,6 +25,11 @@ pub trait Driver: Database {
     /// [`abandon`](Driver::abandon) is enough.
     const CLOSE_ABANDONED: bool;
 
+    /// Waits until the driver's count of open transactions is right. Most keep it on this side.
+    fn settle(_conn: &mut Self::Connection) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Begins, takes the fence and sets the marker, on a connection outside of a transaction.
     fn open<'a>(
         conn: &'a mut Self::Connection,

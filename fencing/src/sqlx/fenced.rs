@@ -53,10 +53,13 @@ impl<'c, Db: Dialect> Fenced<'c, Db> {
 
     /// Begins on the connection of this link, which must be outside of a transaction.
     pub(crate) async fn open(
-        link: Link<'c, Db>,
+        mut link: Link<'c, Db>,
         fence: &Fence,
         options: &FenceOptions,
     ) -> Result<Self, FenceError> {
+        if !link.is_ours() {
+            Db::settle(&mut link).await.map_err(FenceError::Database)?;
+        }
         if driver::depth::<Db>(&link) > 0 {
             return Err(FenceError::InSavepoint);
         }
@@ -79,10 +82,11 @@ impl<'c, Db: Dialect> Fenced<'c, Db> {
 
     /// Takes the fence inside a transaction of the caller.
     pub(crate) async fn join(
-        tx: Transaction<'c, Db>,
+        mut tx: Transaction<'c, Db>,
         fence: &Fence,
         options: &FenceOptions,
     ) -> Result<Self, FenceError> {
+        Db::settle(&mut tx).await.map_err(FenceError::Database)?;
         if driver::depth::<Db>(&tx) != 1 {
             return Err(FenceError::InSavepoint);
         }

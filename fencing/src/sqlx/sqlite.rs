@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use ::sqlx::sqlite::{SqliteConnection, SqliteRow};
 use ::sqlx::{
-    AssertSqlSafe, Error, Executor as _, Row as _, SqlSafeStr as _, Sqlite, query, raw_sql,
+    AssertSqlSafe, Connection as _, Error, Executor as _, Row as _, SqlSafeStr as _, Sqlite, query,
+    raw_sql,
 };
 use futures_core::future::BoxFuture;
 use futures_util::FutureExt as _;
 use sqlx_core::transaction::TransactionManager as _;
 
 use super::FenceError;
-use super::driver::{Commit, Driver, Failure, Order, depth, queue_rollback};
+use super::driver::{Commit, Driver, Failure, Order, depth};
 use crate::Mark;
 use crate::sql::{Class, Failed, StoredMark, refusal, sqlite};
 
@@ -54,6 +55,11 @@ impl Driver for Sqlite {
     type Veto = Hook;
 
     const CLOSE_ABANDONED: bool = false;
+
+    /// The count is kept by the thread, and a rollback may still be queued there.
+    fn settle(conn: &mut SqliteConnection) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(conn.ping())
+    }
 
     fn open<'a>(
         conn: &'a mut SqliteConnection,
@@ -135,13 +141,20 @@ impl Driver for Sqlite {
 
     fn abandon(conn: &mut SqliteConnection, hook: &Hook) {
         hook.open();
-        let is_open = hook.begun.load(Ordering::SeqCst) && !hook.ending.load(Ordering::SeqCst);
-        if is_open {
+        if !hook.begun.load(Ordering::SeqCst) {
+            // The thread takes back a BEGIN whose answer nobody waits for.
+            return;
+        }
+        if !hook.ending.load(Ordering::SeqCst) {
             // If the transaction has ended already, this gives the rollback one to end; else it is
             // an error that nobody sees. One poll hands the request to the thread.
             let _ = conn.execute(raw_sql("BEGIN")).now_or_never();
         }
-        queue_rollback::<Self>(conn);
+        // At least one, whatever the count is: a commit or rollback whose answer nobody waited for
+        // makes the thread ignore the next one.
+        for _ in 0..depth::<Self>(conn).max(1) {
+            Manager::start_rollback(conn);
+        }
     }
 
     fn class(error: &Error) -> Class {
