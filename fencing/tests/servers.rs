@@ -87,8 +87,10 @@ macro_rules! server {
                         table,
                         stock: format!("stock_{suffix}"),
                     };
-                    base.run("CREATE TABLE stock (sku VARCHAR(40) PRIMARY KEY, quantity INT NOT NULL)")
-                        .await;
+                    base.run(
+                        "CREATE TABLE stock (sku VARCHAR(40) PRIMARY KEY, quantity INT NOT NULL)",
+                    )
+                    .await;
                     base
                 }
 
@@ -97,7 +99,10 @@ macro_rules! server {
                 }
 
                 async fn run(&self, sql: &str) {
-                    sqlx::raw_sql(self.sql(sql)).execute(&self.outside).await.unwrap();
+                    sqlx::raw_sql(self.sql(sql))
+                        .execute(&self.outside)
+                        .await
+                        .unwrap();
                 }
 
                 fn options(&self) -> FenceOptions {
@@ -108,7 +113,11 @@ macro_rules! server {
                     self.options().apply(offered(key, token))
                 }
 
-                async fn put(&self, tx: &mut Fenced<'_, $db>, sku: &str) -> Result<(), sqlx::Error> {
+                async fn put(
+                    &self,
+                    tx: &mut Fenced<'_, $db>,
+                    sku: &str,
+                ) -> Result<(), sqlx::Error> {
                     let insert = self.sql(&format!("INSERT INTO stock VALUES ('{sku}', 1)"));
                     sqlx::query(insert).execute(&mut *tx).await.map(|_| ())
                 }
@@ -141,7 +150,10 @@ macro_rules! server {
                         let sku = format!("clean-{index}");
                         let insert = self.sql(&format!("INSERT INTO stock VALUES ('{sku}', 1)"));
                         sqlx::query(insert).execute(&mut *conn).await.unwrap();
-                        assert!(self.skus().await.contains(&sku), "the write is not committed");
+                        assert!(
+                            self.skus().await.contains(&sku),
+                            "the write is not committed"
+                        );
                         let delete = self.sql(&format!("DELETE FROM stock WHERE sku = '{sku}'"));
                         sqlx::query(delete).execute(&mut *conn).await.unwrap();
                         conn.begin().await.unwrap().rollback().await.unwrap();
@@ -153,7 +165,9 @@ macro_rules! server {
                 async fn commit_after(&self, between: &str) -> Result<(), FenceError> {
                     let mut tx = self.fence("a", 7).begin(&self.pool).await.unwrap();
                     self.put(&mut tx, "before").await.unwrap();
-                    let _ = sqlx::raw_sql(self.sql(between)).execute(tx.connection()).await;
+                    let _ = sqlx::raw_sql(self.sql(between))
+                        .execute(tx.connection())
+                        .await;
                     let after = self.sql("INSERT INTO stock VALUES ('after', 1)");
                     let _ = sqlx::raw_sql(after).execute(tx.connection()).await;
                     tx.commit().await
@@ -176,10 +190,26 @@ macro_rules! server {
             #[tokio::test]
             async fn a_refusal_names_the_mark_and_leaves_the_session_as_it_was() {
                 let base = Base::with(1).await;
-                base.fence("b", 7).begin(&base.pool).await.unwrap().commit().await.unwrap();
+                base.fence("b", 7)
+                    .begin(&base.pool)
+                    .await
+                    .unwrap()
+                    .commit()
+                    .await
+                    .unwrap();
                 let both = offered("a", 9).and(offered("b", 6)).unwrap();
-                let error = base.options().apply(both).begin(&base.pool).await.unwrap_err();
-                let FenceError::Stale { key, offered, highest } = &error else {
+                let error = base
+                    .options()
+                    .apply(both)
+                    .begin(&base.pool)
+                    .await
+                    .unwrap_err();
+                let FenceError::Stale {
+                    key,
+                    offered,
+                    highest,
+                } = &error
+                else {
                     panic!("{error:?}");
                 };
                 assert_eq!(key.as_bytes(), b"b");
@@ -187,12 +217,15 @@ macro_rules! server {
                 base.assert_clean().await;
                 assert_eq!(base.highest("a").await, None);
 
-                let error = base.fence("b", 6).admit(base.pool.begin().await.unwrap()).await;
+                let error = base
+                    .fence("b", 6)
+                    .admit(base.pool.begin().await.unwrap())
+                    .await;
                 assert!(matches!(error, Err(FenceError::Stale { .. })), "{error:?}");
                 base.assert_clean().await;
                 let mut conn = base.pool.acquire().await.unwrap();
-                let error = base.fence("b", 6).begin_on(&mut conn).await;
-                assert!(matches!(error, Err(FenceError::Stale { .. })), "{error:?}");
+                let error = base.fence("b", 6).begin_on(&mut conn).await.unwrap_err();
+                assert!(matches!(error, FenceError::Stale { .. }), "{error:?}");
                 drop(conn);
                 base.assert_clean().await;
             }
@@ -204,40 +237,102 @@ macro_rules! server {
                     let fence = offered("a", 1).with_step(number.try_into().unwrap());
                     base.options().apply(fence)
                 };
-                step(2).begin(&base.pool).await.unwrap().commit().await.unwrap();
+                step(2)
+                    .begin(&base.pool)
+                    .await
+                    .unwrap()
+                    .commit()
+                    .await
+                    .unwrap();
                 for repeated in [1, 2] {
                     let error = step(repeated).begin(&base.pool).await.unwrap_err();
-                    assert!(matches!(error, FenceError::AlreadyApplied { .. }), "{error:?}");
+                    assert!(
+                        matches!(error, FenceError::AlreadyApplied { .. }),
+                        "{error:?}"
+                    );
                     let tx = base.pool.begin().await.unwrap();
                     let error = step(repeated).admit(tx).await.unwrap_err();
-                    assert!(matches!(error, FenceError::AlreadyApplied { .. }), "{error:?}");
+                    assert!(
+                        matches!(error, FenceError::AlreadyApplied { .. }),
+                        "{error:?}"
+                    );
                 }
-                step(3).admit(base.pool.begin().await.unwrap()).await.unwrap().commit().await.unwrap();
+                step(3)
+                    .admit(base.pool.begin().await.unwrap())
+                    .await
+                    .unwrap()
+                    .commit()
+                    .await
+                    .unwrap();
                 // An equal token without a step keeps the count; a higher one begins anew.
-                base.fence("a", 1).begin(&base.pool).await.unwrap().commit().await.unwrap();
+                base.fence("a", 1)
+                    .begin(&base.pool)
+                    .await
+                    .unwrap()
+                    .commit()
+                    .await
+                    .unwrap();
                 let error = step(3).begin(&base.pool).await.unwrap_err();
-                assert!(matches!(error, FenceError::AlreadyApplied { .. }), "{error:?}");
+                assert!(
+                    matches!(error, FenceError::AlreadyApplied { .. }),
+                    "{error:?}"
+                );
                 let higher = offered("a", 2).with_step(1.try_into().unwrap());
                 let higher = base.options().apply(higher);
-                higher.begin(&base.pool).await.unwrap().commit().await.unwrap();
+                higher
+                    .begin(&base.pool)
+                    .await
+                    .unwrap()
+                    .commit()
+                    .await
+                    .unwrap();
 
                 let foreign = |token: u64| {
                     let token = FencingToken::new(token).unwrap();
-                    Fence::new(Domain::named("other").unwrap(), FenceKey::new("a").unwrap(), token)
+                    Fence::new(
+                        Domain::named("other").unwrap(),
+                        FenceKey::new("a").unwrap(),
+                        token,
+                    )
                 };
                 let strict = base.options().apply(foreign(9));
                 let error = strict.begin(&base.pool).await.unwrap_err();
-                assert!(matches!(error, FenceError::DomainMismatch { .. }), "{error:?}");
+                assert!(
+                    matches!(error, FenceError::DomainMismatch { .. }),
+                    "{error:?}"
+                );
                 let adopt = base.options().domain_policy(DomainPolicy::AdoptHigher);
                 for token in [1, 2] {
-                    let error = adopt.apply(foreign(token)).begin(&base.pool).await.unwrap_err();
-                    assert!(matches!(error, FenceError::DomainMismatch { .. }), "{error:?}");
+                    let error = adopt
+                        .apply(foreign(token))
+                        .begin(&base.pool)
+                        .await
+                        .unwrap_err();
+                    assert!(
+                        matches!(error, FenceError::DomainMismatch { .. }),
+                        "{error:?}"
+                    );
                 }
                 let adopted = adopt.apply(foreign(3));
-                adopted.begin(&base.pool).await.unwrap().commit().await.unwrap();
+                adopted
+                    .begin(&base.pool)
+                    .await
+                    .unwrap()
+                    .commit()
+                    .await
+                    .unwrap();
                 let error = base.fence("a", 99).begin(&base.pool).await.unwrap_err();
-                assert!(matches!(error, FenceError::DomainMismatch { .. }), "{error:?}");
-                adopted.begin(&base.pool).await.unwrap().commit().await.unwrap();
+                assert!(
+                    matches!(error, FenceError::DomainMismatch { .. }),
+                    "{error:?}"
+                );
+                adopted
+                    .begin(&base.pool)
+                    .await
+                    .unwrap()
+                    .commit()
+                    .await
+                    .unwrap();
                 base.assert_clean().await;
             }
 
@@ -245,10 +340,23 @@ macro_rules! server {
             async fn the_highest_token_is_stored_and_the_next_is_refused() {
                 let base = Base::new().await;
                 let edge = i64::MAX.unsigned_abs();
-                base.fence("a", edge).begin(&base.pool).await.unwrap().commit().await.unwrap();
+                base.fence("a", edge)
+                    .begin(&base.pool)
+                    .await
+                    .unwrap()
+                    .commit()
+                    .await
+                    .unwrap();
                 assert_eq!(base.highest("a").await, Some(edge));
-                let error = base.fence("a", edge + 1).begin(&base.pool).await.unwrap_err();
-                assert!(matches!(error, FenceError::TokenOutOfRange { .. }), "{error:?}");
+                let error = base
+                    .fence("a", edge + 1)
+                    .begin(&base.pool)
+                    .await
+                    .unwrap_err();
+                assert!(
+                    matches!(error, FenceError::TokenOutOfRange { .. }),
+                    "{error:?}"
+                );
             }
 
             #[tokio::test]
@@ -256,7 +364,10 @@ macro_rules! server {
                 for between in ["COMMIT", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK; BEGIN"] {
                     let base = Base::with(1).await;
                     let result = base.commit_after(between).await;
-                    assert!(matches!(result, Err(FenceError::Ended(_))), "{between}: {result:?}");
+                    assert!(
+                        matches!(result, Err(FenceError::Ended(_))),
+                        "{between}: {result:?}"
+                    );
                     base.assert_clean().await;
                     let skus = base.skus().await;
                     let before = between.starts_with("COMMIT");
@@ -271,7 +382,11 @@ macro_rules! server {
                 let base = Base::with(1).await;
                 let result = base.commit_after("CREATE TABLE stock_2 (x INT)").await;
                 let (ended, skus): (bool, &[&str]) = $after_ddl;
-                assert_eq!(matches!(result, Err(FenceError::Ended(_))), ended, "{result:?}");
+                assert_eq!(
+                    matches!(result, Err(FenceError::Ended(_))),
+                    ended,
+                    "{result:?}"
+                );
                 assert_eq!(base.skus().await, skus);
                 base.assert_clean().await;
             }
@@ -297,7 +412,10 @@ macro_rules! server {
             async fn a_fence_that_was_rolled_back_to_an_earlier_savepoint_does_not_commit() {
                 let base = Base::with(1).await;
                 let mut tx = base.pool.begin().await.unwrap();
-                sqlx::raw_sql("SAVEPOINT early").execute(&mut *tx).await.unwrap();
+                sqlx::raw_sql("SAVEPOINT early")
+                    .execute(&mut *tx)
+                    .await
+                    .unwrap();
                 match base.fence("a", 7).admit(tx).await {
                     // Seen at once where the server tells.
                     Err(error) => assert!(matches!(error, FenceError::InSavepoint), "{error:?}"),
@@ -325,7 +443,10 @@ macro_rules! server {
                         Ok::<_, FenceError>(())
                     })
                     .await;
-                assert!(matches!(result, Err(FenceError::Poisoned { .. })), "{result:?}");
+                assert!(
+                    matches!(result, Err(FenceError::Poisoned { .. })),
+                    "{result:?}"
+                );
                 assert!(base.skus().await.is_empty());
                 base.assert_clean().await;
             }
@@ -353,12 +474,18 @@ macro_rules! server {
             #[tokio::test]
             async fn a_joined_transaction_is_committed_by_its_guard_alone() {
                 let base = Base::with(1).await;
-                let mut tx =
-                    base.fence("a", 1).admit(base.pool.begin().await.unwrap()).await.unwrap();
+                let mut tx = base
+                    .fence("a", 1)
+                    .admit(base.pool.begin().await.unwrap())
+                    .await
+                    .unwrap();
                 base.put(&mut tx, "committed").await.unwrap();
                 tx.commit().await.unwrap();
-                let mut tx =
-                    base.fence("a", 2).admit(base.pool.begin().await.unwrap()).await.unwrap();
+                let mut tx = base
+                    .fence("a", 2)
+                    .admit(base.pool.begin().await.unwrap())
+                    .await
+                    .unwrap();
                 base.put(&mut tx, "dropped").await.unwrap();
                 drop(tx);
                 assert_eq!(base.skus().await, ["committed"]);
@@ -404,7 +531,9 @@ macro_rules! server {
                 drop(tx);
                 let next = base.fence("a", 2);
                 let next = next.begin(&base.pool);
-                let next = tokio::time::timeout(Duration::from_secs(10), next).await.unwrap();
+                let next = tokio::time::timeout(Duration::from_secs(10), next)
+                    .await
+                    .unwrap();
                 next.unwrap().commit().await.unwrap();
                 assert!(base.skus().await.is_empty());
             }
@@ -439,7 +568,8 @@ macro_rules! server {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn a_deadlock_runs_the_whole_body_again() {
                 let base = Base::new().await;
-                base.run("INSERT INTO stock VALUES ('x', 0), ('y', 0)").await;
+                base.run("INSERT INTO stock VALUES ('x', 0), ('y', 0)")
+                    .await;
                 let (runs, barrier) = (AtomicU32::new(0), tokio::sync::Barrier::new(2));
                 // Two fences that do not know each other, and rows in opposite orders.
                 let writer = async |key: &str, first: &str, second: &str, swallow: bool| {
@@ -481,11 +611,20 @@ macro_rules! server {
                     assert!(runs.load(Ordering::SeqCst) > 2, "there was no deadlock");
                 }
                 assert_eq!(base.skus().await, ["x", "y"]);
-                let sum: i64 = sqlx::query_scalar(base.sql(
-                    "SELECT CAST(SUM(quantity) AS SIGNED) FROM stock"
-                        .replace("SIGNED", if stringify!($name) == "postgres" { "BIGINT" } else { "SIGNED" })
-                        .as_str(),
-                ))
+                let sum: i64 = sqlx::query_scalar(
+                    base.sql(
+                        "SELECT CAST(SUM(quantity) AS SIGNED) FROM stock"
+                            .replace(
+                                "SIGNED",
+                                if stringify!($name) == "postgres" {
+                                    "BIGINT"
+                                } else {
+                                    "SIGNED"
+                                },
+                            )
+                            .as_str(),
+                    ),
+                )
                 .fetch_one(&base.pool)
                 .await
                 .unwrap();
@@ -531,7 +670,10 @@ macro_rules! server {
                     };
                     futures_util::future::join_all((0..6).map(|_| writer())).await;
                     let read = base.sql("SELECT quantity FROM stock");
-                    let sum: i32 = sqlx::query_scalar(read).fetch_one(&base.pool).await.unwrap();
+                    let sum: i32 = sqlx::query_scalar(read)
+                        .fetch_one(&base.pool)
+                        .await
+                        .unwrap();
                     assert_eq!(sum, 60, "{isolation:?}");
                 }
             }
@@ -545,8 +687,8 @@ macro_rules! server {
                     for _ in 0..8 {
                         let table = table.clone();
                         tasks.spawn(async move {
-                            let pool = <$pool_options>::new().connect(&url($variable));
-                            $migrate(&pool.await.unwrap(), &table).await.unwrap()
+                            let pool = <$pool_options>::new().connect(&url($variable)).await;
+                            $migrate(&pool.unwrap(), &table).await.unwrap()
                         });
                     }
                     tasks.join_all().await;
@@ -557,7 +699,11 @@ macro_rules! server {
             async fn a_missing_table_says_what_to_do() {
                 let base = Base::with(1).await;
                 let options = FenceOptions::new().table("nowhere").unwrap();
-                let error = options.apply(offered("a", 1)).begin(&base.pool).await.unwrap_err();
+                let error = options
+                    .apply(offered("a", 1))
+                    .begin(&base.pool)
+                    .await
+                    .unwrap_err();
                 assert!(matches!(error, FenceError::NotMigrated { .. }), "{error:?}");
                 let tx = base.pool.begin().await.unwrap();
                 let error = options.apply(offered("a", 1)).admit(tx).await.unwrap_err();
