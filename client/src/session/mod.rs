@@ -4,17 +4,23 @@
 //! there: a grant that nobody takes is released at once. Whatever the server does against the
 //! protocol ends this connection, and what was sent on it has an unknown outcome.
 
-use std::collections::{BTreeSet, HashMap};
+mod output;
+mod pending;
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_lock::{Domain, KeySet};
-use highwater_protocol::{FrameError, Reply, ReplyDecoder, Request, RequestKind, RequestNumber};
+use highwater_lock::Domain;
+use highwater_protocol::{FrameError, Reply, ReplyDecoder, Request};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use self::output::Output;
+use self::pending::{Entry, ExpectedGrant, Pending};
 use crate::call::{Answer, Ask, Call, Control};
 use crate::limits::{
     ANSWER_TIME, BATCH, GOODBYE_TIME, GRACE, ONE_TRY_BUDGET, QUEUED_ACQUIRES, QUEUED_CONTROLS,
@@ -23,7 +29,7 @@ use crate::limits::{
 use crate::options::whole_seconds;
 use crate::pool;
 use crate::setup::{Opened, Stream};
-use crate::shared::{Busy, Phase, Shared};
+use crate::shared::{Phase, Shared};
 use crate::system;
 use crate::ticket::Held;
 
@@ -313,129 +319,6 @@ fn wait(now: Instant, until: Option<Instant>) -> Option<(u8, Duration)> {
         return None;
     }
     Some((seconds, Duration::from_secs(seconds.into()) + GRACE))
-}
-
-/// A request that has no reply yet.
-#[derive(Debug)]
-struct Entry {
-    kind: RequestKind,
-    answer: Option<oneshot::Sender<Answer>>,
-    /// Without a reply at this moment the connection counts as broken.
-    answer_by: Instant,
-    /// The offset of its first byte among all bytes of the connection.
-    starts_at: u64,
-    grant: Option<ExpectedGrant>,
-}
-
-/// What to make of a grant.
-#[derive(Debug)]
-struct ExpectedGrant {
-    keys: KeySet,
-    valid_before: Instant,
-    _busy: Busy,
-}
-
-/// All requests that have no reply yet.
-#[derive(Debug, Default)]
-struct Pending {
-    entries: HashMap<RequestNumber, Entry>,
-    deadlines: BTreeSet<(Instant, RequestNumber)>,
-    acquires: usize,
-}
-
-impl Pending {
-    fn insert(&mut self, id: RequestNumber, entry: Entry) {
-        self.acquires += usize::from(entry.grant.is_some());
-        self.deadlines.insert((entry.answer_by, id));
-        self.entries.insert(id, entry);
-    }
-
-    fn remove(&mut self, id: RequestNumber) -> Option<Entry> {
-        let entry = self.entries.remove(&id)?;
-        self.acquires -= usize::from(entry.grant.is_some());
-        self.deadlines.remove(&(entry.answer_by, id));
-        Some(entry)
-    }
-
-    fn is_acquire(&self, id: RequestNumber) -> bool {
-        let entry = self.entries.get(&id);
-        entry.is_some_and(|entry| entry.grant.is_some())
-    }
-
-    fn first_deadline(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(by, _)| *by)
-    }
-
-    /// Tells those of whose request not one byte was written; the others learn from the end of
-    /// their channel that the outcome is unknown.
-    fn give_up(&mut self, written: u64) {
-        for (_, entry) in self.entries.drain() {
-            if entry.starts_at >= written
-                && let Some(sender) = entry.answer
-            {
-                let _ = sender.send(Answer::NotSent);
-            }
-        }
-    }
-}
-
-/// Bytes on their way out.
-#[derive(Debug)]
-struct Output {
-    bytes: Vec<u8>,
-    /// How many bytes the stream has taken since the connection opened.
-    written: u64,
-    /// An encrypting stream may hold back what it has taken.
-    unflushed: bool,
-    /// When it last made progress, or was empty.
-    moved: Instant,
-}
-
-impl Default for Output {
-    fn default() -> Self {
-        Self {
-            bytes: Vec::new(),
-            written: 0,
-            unflushed: false,
-            moved: system::now(),
-        }
-    }
-}
-
-impl Output {
-    fn is_due(&self) -> bool {
-        !self.bytes.is_empty() || self.unflushed
-    }
-
-    /// The offset of the next byte to be pushed.
-    fn end(&self) -> u64 {
-        self.written + self.bytes.len() as u64
-    }
-
-    fn push(&mut self, request: &Request) {
-        if !self.is_due() {
-            self.moved = system::now();
-        }
-        request.encode(&mut self.bytes);
-    }
-
-    /// One write or flush. Dropping the future loses nothing.
-    async fn progress(&mut self, writer: &mut WriteHalf<Box<dyn Stream>>) -> Result<(), End> {
-        if self.bytes.is_empty() {
-            writer.flush().await?;
-            self.unflushed = false;
-        } else {
-            let count = writer.write(&self.bytes).await?;
-            if count == 0 {
-                return Err(End::ByServer);
-            }
-            self.bytes.drain(..count);
-            self.written += count as u64;
-            self.unflushed = true;
-        }
-        self.moved = system::now();
-        Ok(())
-    }
 }
 
 /// Why a connection ended.
