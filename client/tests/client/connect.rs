@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use highwater_client::{Client, ConnectError, Domain, HelloError, Secret};
+use highwater_client::{AcquireError, Client, ConnectError, Domain, HelloError, Secret};
 use highwater_protocol::handshake::Node;
 use tokio::net::TcpListener;
 
@@ -32,6 +32,31 @@ async fn the_right_secret_opens_and_a_wrong_or_missing_one_is_named() {
         let error = builder.connect().await.unwrap_err();
         assert!(matches!(error, ConnectError::Unauthenticated), "{error:?}");
     }
+}
+
+#[tokio::test]
+async fn a_secret_that_is_no_longer_valid_ends_calls_before_their_wait() {
+    let mut fake = Fake::start(Manners::Polite(domain(1))).await;
+    let (client, peers) = fake.client().await;
+    fake.demands(secret("a new client token"));
+    for peer in peers {
+        peer.close();
+        fake.closed(peer.number).await;
+    }
+    let started = Instant::now();
+    loop {
+        match acquiring(&client, "k", wait(60_000))
+            .await
+            .unwrap()
+            .unwrap_err()
+        {
+            AcquireError::Unauthenticated => break,
+            // Sent before the client noticed.
+            AcquireError::Indeterminate => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(started.elapsed() < Duration::from_secs(10));
 }
 
 #[tokio::test]

@@ -100,6 +100,11 @@ impl Fake {
         self.manners.lock().unwrap().0 = manners;
     }
 
+    /// Lets in only those who know this secret, from now on.
+    pub(crate) fn demands(&self, secret: Secret) {
+        self.manners.lock().unwrap().1 = Some(secret);
+    }
+
     /// A client with both its connections open.
     pub(crate) async fn client(&mut self) -> (Client, [Peer; 2]) {
         let mut builder = Client::builder(self.address);
