@@ -53,8 +53,10 @@ impl Builder {
 
     /// Keeps everything in memory: locks end with the process, and every start is a new domain.
     ///
-    /// Databases refuse the tokens of a new domain until an operator moves their marks to it, so
-    /// a restart cannot put an old holder before a new one.
+    /// Databases refuse the tokens of a new domain until an operator moves their marks to it, or
+    /// they are configured to take over higher tokens: those of a new start are higher than all
+    /// earlier ones, as long as this machine's clock does not go back. So a restart never puts an
+    /// old holder before a new one.
     pub fn in_memory(mut self) -> Self {
         self.storage = Some(Storage::Memory);
         self

@@ -1,0 +1,251 @@
+//! The command as a user runs it: what it prints, what it refuses, how it ends.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+fn highwater(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
+    command
+        .args(arguments)
+        .env_remove("HIGHWATER_CLIENT_TOKEN")
+        .env_remove("DATABASE_URL")
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("runs")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The command fails, says this, and prints nothing to standard output.
+#[track_caller]
+fn refuses(command: &mut Command, reason: &str) {
+    let output = run(command);
+    let said = stderr(&output);
+    assert!(!output.status.success());
+    assert!(said.contains(reason), "{said}");
+    assert!(output.stdout.is_empty());
+}
+
+/// A server in a process of its own; killed when the test ends.
+struct Server {
+    process: Child,
+    address: SocketAddr,
+    domain: String,
+}
+
+impl Server {
+    fn start(command: &mut Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("starts");
+        let mut line = String::new();
+        let stdout = process.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("reads");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [.., "on", address, "domain", domain] = words.as_slice() else {
+            let _ = process.kill();
+            panic!("not the line of a server: {line:?}");
+        };
+        Self {
+            address: address.parse().expect("an address"),
+            domain: (*domain).to_owned(),
+            process,
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.process.id().try_into().expect("a process id"));
+        kill(pid, signal).expect("a process of ours");
+    }
+
+    /// The exit code, and all it wrote to its log.
+    fn end(mut self) -> (Option<i32>, String) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let status = loop {
+            if let Some(status) = self.process.try_wait().expect("a process of ours") {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "the server does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let mut log = String::new();
+        let stderr = self.process.stderr.as_mut().expect("a pipe");
+        stderr.read_to_string(&mut log).expect("reads");
+        (status.code(), log)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+const OPEN: [&str; 5] = [
+    "serve",
+    "--in-memory",
+    "--no-auth",
+    "--listen",
+    "127.0.0.1:0",
+];
+
+#[test]
+fn a_server_says_where_it_is_and_a_signal_ends_it_in_order() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let server = Server::start(&mut highwater(&OPEN));
+        assert_ne!(server.address.port(), 0);
+        let mut hello = [0; 28];
+        let mut client = TcpStream::connect(server.address).expect("connects");
+        client.read_exact(&mut hello).expect("a hello");
+        server.signal(signal);
+        let (code, log) = server.end();
+        assert_eq!(code, Some(0), "{log}");
+        assert!(log.contains("new fencing domain"), "{log}");
+    }
+}
+
+#[test]
+fn every_start_is_another_domain() {
+    let one = Server::start(&mut highwater(&OPEN));
+    let two = Server::start(&mut highwater(&OPEN));
+    assert_eq!(one.domain.len(), 64);
+    assert_ne!(one.domain, two.domain);
+}
+
+#[test]
+fn durable_mode_is_refused_in_plain_words() {
+    let mut serve = highwater(&["serve", "--no-auth", "--listen", "127.0.0.1:0"]);
+    refuses(
+        &mut serve,
+        "durable mode is not available yet: pass --in-memory",
+    );
+}
+
+#[test]
+fn somebody_has_to_say_who_may_connect() {
+    let base = ["serve", "--in-memory", "--listen", "127.0.0.1:0"];
+    refuses(&mut highwater(&base), "who may connect?");
+    let mut empty = highwater(&base);
+    refuses(empty.env("HIGHWATER_CLIENT_TOKEN", ""), "who may connect?");
+}
+
+#[test]
+fn no_authentication_is_refused_off_loopback() {
+    let mut serve = highwater(&["serve", "--in-memory", "--no-auth", "--listen", "0.0.0.0:0"]);
+    refuses(&mut serve, "not a loopback address");
+}
+
+#[test]
+fn the_token_comes_from_a_file_or_the_environment_and_is_never_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("token");
+    let path = file.to_str().expect("a path");
+    std::fs::write(&file, "a shared client token\n").expect("writes");
+    let base = ["serve", "--in-memory", "--listen", "127.0.0.1:0"];
+    let from_file = [&base[..], &["--client-token-file", path]].concat();
+    let mut from_environment = highwater(&base);
+    from_environment.env("HIGHWATER_CLIENT_TOKEN", "a shared client token");
+
+    for command in [&mut highwater(&from_file), &mut from_environment] {
+        let server = Server::start(command.env("RUST_LOG", "trace"));
+        server.signal(Signal::SIGTERM);
+        let (code, log) = server.end();
+        assert_eq!(code, Some(0), "{log}");
+        assert!(!log.contains("shared client"), "{log}");
+    }
+
+    let mut both = highwater(&from_file);
+    both.env("HIGHWATER_CLIENT_TOKEN", "another client token");
+    refuses(&mut both, "decide for one");
+    let no_auth = [&from_file[..], &["--no-auth"]].concat();
+    refuses(&mut highwater(&no_auth), "cannot be used with");
+    std::fs::write(&file, "too short\n").expect("writes");
+    refuses(&mut highwater(&from_file), "at least 16 bytes");
+    std::fs::remove_file(&file).expect("removes");
+    refuses(&mut highwater(&from_file), "cannot be read");
+}
+
+#[test]
+fn tls_files_are_checked_before_anything_listens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let missing = folder.path().join("missing.pem");
+    let missing = missing.to_str().expect("a path");
+    let alone = [&OPEN[..], &["--tls-cert", missing]].concat();
+    refuses(&mut highwater(&alone), "--tls-key");
+    let both = [&OPEN[..], &["--tls-cert", missing, "--tls-key", missing]].concat();
+    refuses(&mut highwater(&both), "missing.pem cannot be used");
+}
+
+#[test]
+fn the_sql_of_every_dialect_is_printed_without_a_database() {
+    for dialect in ["postgres", "mysql", "mariadb", "sqlite"] {
+        let output = run(&mut highwater(&[
+            "migrate",
+            "--print",
+            "--dialect",
+            dialect,
+        ]));
+        assert!(output.status.success(), "{}", stderr(&output));
+        let sql = String::from_utf8(output.stdout).expect("text");
+        assert!(sql.contains("highwater_fence"), "{sql}");
+    }
+    refuses(&mut highwater(&["migrate", "--print"]), "whose SQL?");
+    refuses(&mut highwater(&["migrate"]), "--database-url");
+}
+
+#[test]
+fn a_database_is_migrated_and_again_without_harm() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = |path: &Path| format!("sqlite://{}?mode=rwc", path.display());
+    let url = url(&folder.path().join("stock.db"));
+    let first = run(&mut highwater(&["migrate", "--database-url", &url]));
+    assert!(first.status.success(), "{}", stderr(&first));
+    assert_eq!(first.stdout, b"table highwater_fence: created\n");
+    let mut again = highwater(&["migrate"]);
+    let again = run(again.env("DATABASE_URL", &url));
+    assert_eq!(again.stdout, b"table highwater_fence: already there\n");
+    let other = run(&mut highwater(&[
+        "migrate",
+        "--database-url",
+        &url,
+        "--table",
+        "other",
+    ]));
+    assert_eq!(
+        other.stdout,
+        b"table other: created\n",
+        "{}",
+        stderr(&other)
+    );
+}
+
+#[test]
+fn a_database_that_cannot_be_reached_is_an_error_without_its_password() {
+    // A port that nothing listens on: taken, and given back.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = port.local_addr().expect("an address");
+    drop(port);
+    for scheme in ["postgres", "mysql"] {
+        let url = format!("{scheme}://user:secret@{address}/stock");
+        let output = run(highwater(&["migrate"]).env("DATABASE_URL", &url));
+        assert!(!output.status.success());
+        let said = stderr(&output);
+        assert!(said.contains("cannot be connected to"), "{said}");
+        assert!(!said.contains("secret"), "{said}");
+    }
+    let mut unknown = highwater(&["migrate"]);
+    unknown.env("DATABASE_URL", "oracle://user:secret@localhost/stock");
+    refuses(&mut unknown, "none of postgres, mysql, mariadb and sqlite");
+}
