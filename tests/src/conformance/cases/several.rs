@@ -1,0 +1,187 @@
+//! Several keys in one fence, and many transactions at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use highwater_fencing::sqlx::{FenceError, Fenced, SqlxFence as _};
+use highwater_fencing::{Fence, FenceKey, Mark};
+use tokio::sync::Barrier;
+
+use crate::conformance::backend::Backend;
+use crate::conformance::database::Database;
+use crate::conformance::world::{STOCK, World, deduct, domain, fence, token};
+
+fn fence_of(marks: &[(&str, u64)]) -> Fence {
+    let marks = marks.iter().map(|(key, number)| Mark {
+        key: FenceKey::new(key).unwrap(),
+        token: token(*number),
+    });
+    Fence::from_marks(domain(), marks).unwrap()
+}
+
+pub(super) async fn all_keys_are_admitted_or_none<D: Database>(world: Arc<World<D>>) {
+    fence("pear", 7)
+        .begin(&world.pool)
+        .await
+        .unwrap()
+        .commit()
+        .await
+        .unwrap();
+    for pear in [6, 1] {
+        let fence = fence_of(&[("apple", 5), ("pear", pear), ("plum", 5)]);
+        let refused = fence.begin(&world.pool).await;
+        assert!(
+            matches!(refused, Err(FenceError::Stale { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(world.mark("apple").await, None);
+        assert_eq!(world.mark("plum").await, None);
+        assert_eq!(world.mark("pear").await, Some(7));
+    }
+    let fence = fence_of(&[("apple", 5), ("pear", 7), ("plum", 6)]);
+    fence
+        .begin(&world.pool)
+        .await
+        .unwrap()
+        .commit()
+        .await
+        .unwrap();
+    assert_eq!(world.mark("apple").await, Some(5));
+    assert_eq!(world.mark("pear").await, Some(7));
+    assert_eq!(world.mark("plum").await, Some(6));
+}
+
+pub(super) async fn one_stale_key_among_many_is_named<D: Database>(world: Arc<World<D>>) {
+    fence("pear", 7)
+        .begin(&world.pool)
+        .await
+        .unwrap()
+        .commit()
+        .await
+        .unwrap();
+    let both = fence_of(&[("apple", 5), ("pear", 6), ("plum", 5)]);
+    for refused in [
+        both.begin(&world.pool).await.map(drop),
+        both.admit(world.pool.begin().await.unwrap())
+            .await
+            .map(drop),
+    ] {
+        let Err(FenceError::Stale {
+            key,
+            offered,
+            highest,
+        }) = refused
+        else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(key, FenceKey::new("pear").unwrap());
+        assert_eq!((offered, highest), (token(6), token(7)));
+    }
+}
+
+pub(super) async fn sixteen_keys_fit_in_one_fence<D: Database>(world: Arc<World<D>>) {
+    let keys: Vec<String> = (0..16).map(|number| format!("{number:0>128}")).collect();
+    let marks: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), 3)).collect();
+    for _ in 0..2 {
+        let fence = fence_of(&marks);
+        fence
+            .begin(&world.pool)
+            .await
+            .unwrap()
+            .commit()
+            .await
+            .unwrap();
+    }
+    for key in &keys {
+        assert_eq!(world.mark(key).await, Some(3));
+    }
+}
+
+pub(super) async fn opposite_orders_from_many_tasks_reach_the_caller_without_a_deadlock<
+    D: Database,
+>(
+    world: Arc<World<D>>,
+) {
+    const TASKS: i64 = 12;
+    const ROUNDS: i64 = 8;
+    let keys = ["apple", "pear", "plum"];
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let world = world.clone();
+            tokio::spawn(async move {
+                for round in 0..ROUNDS {
+                    // Each task names the keys in another order, and all but one of them.
+                    let mut mine = keys;
+                    mine.rotate_left(usize::try_from((task + round) % 3).unwrap());
+                    if task % 2 == 0 {
+                        mine.reverse();
+                    }
+                    let fence =
+                        fence_of(&mine[..2].iter().map(|key| (*key, 5)).collect::<Vec<_>>());
+                    fence
+                        .transaction(&world.pool, async |tx| {
+                            // Business rows in the same order as the fence.
+                            let mut skus = [mine[0], mine[1]];
+                            skus.sort_unstable();
+                            for sku in skus {
+                                deduct::<D>(tx, sku, 1).await?;
+                            }
+                            Ok::<_, FenceError>(())
+                        })
+                        .await
+                        .unwrap_or_else(|error| panic!("task {task}, round {round}: {error:?}"));
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let mut left = 0;
+    for sku in keys {
+        left += world.quantity(sku).await;
+    }
+    assert_eq!(left, 3 * STOCK - 2 * TASKS * ROUNDS, "an update was lost");
+}
+
+/// The two fences of the next case do not cover the rows, so nothing is read first.
+async fn take_ten<D: Database>(tx: &mut Fenced<'_, D::Db>, sku: &str) -> Result<u64, sqlx::Error> {
+    let write = format!("UPDATE stock SET quantity = quantity - 10 WHERE sku = '{sku}'");
+    D::Db::run_in(tx, &write).await
+}
+
+pub(super) async fn a_deadlock_on_business_rows_is_retried<D: Database>(world: Arc<World<D>>) {
+    let barrier = Arc::new(Barrier::new(2));
+    let attempts = Arc::new(AtomicU32::new(0));
+    let tasks: Vec<_> = [("first", ["apple", "pear"]), ("second", ["pear", "apple"])]
+        .map(|(key, skus)| {
+            let (world, barrier, attempts) = (world.clone(), barrier.clone(), attempts.clone());
+            tokio::spawn(async move {
+                fence(key, 1)
+                    .transaction(&world.pool, async |tx| {
+                        attempts.fetch_add(1, Ordering::SeqCst);
+                        take_ten::<D>(tx, skus[0]).await?;
+                        // Both hold their first row now; where there is one writer at a time, the
+                        // other cannot come.
+                        let both = barrier.wait();
+                        let _ = tokio::time::timeout(Duration::from_millis(300), both).await;
+                        take_ten::<D>(tx, skus[1]).await?;
+                        Ok::<_, FenceError>(())
+                    })
+                    .await
+            })
+        })
+        .into();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(world.quantity("apple").await, STOCK - 20);
+    assert_eq!(world.quantity("pear").await, STOCK - 20);
+    let attempts = attempts.load(Ordering::SeqCst);
+    if D::SERVER.is_some() {
+        assert!(attempts > 2, "there was no deadlock to be retried");
+    } else {
+        assert_eq!(attempts, 2);
+    }
+}

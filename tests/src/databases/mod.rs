@@ -1,0 +1,285 @@
+//! Gets the database servers the tests run against: one per database for a whole test binary.
+//!
+//! The order is: a URL in the environment, a Docker engine, server programs of this machine. What
+//! was named on purpose is never replaced in silence, and where nothing is found the answer says
+//! what to install or to set. Each test makes its own database in the server, see `conformance`.
+
+#[cfg(feature = "databases")]
+mod docker;
+mod local;
+mod process;
+
+use std::env;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use sqlx::{Connection as _, MySqlConnection, PgConnection};
+
+/// How long a server may take from its start to its first answer.
+const START_LIMIT: Duration = Duration::from_secs(120);
+
+/// The password of servers that are started here; they listen on the loopback interface only.
+pub(crate) const PASSWORD: &str = "highwater-test";
+
+/// A kind of database server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// PostgreSQL.
+    Postgres,
+    /// MySQL from Oracle.
+    MySql,
+    /// MariaDB.
+    MariaDb,
+}
+
+impl Kind {
+    /// Its name in the output and in names of tests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::MySql => "mysql",
+            Self::MariaDb => "mariadb",
+        }
+    }
+
+    /// The environment variable `HIGHWATER_TEST_<NAME>_<WHAT>`.
+    pub fn variable(self, what: &str) -> String {
+        format!("HIGHWATER_TEST_{}_{what}", self.name().to_uppercase())
+    }
+
+    /// The official image.
+    fn default_image(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres:17",
+            Self::MySql => "mysql:9",
+            Self::MariaDb => "mariadb:11",
+        }
+    }
+
+    fn port(self) -> u16 {
+        match self {
+            Self::Postgres => 5432,
+            Self::MySql | Self::MariaDb => 3306,
+        }
+    }
+
+    /// The URL of the administrator's connection, without the name of a database.
+    fn url(self, port: u16) -> String {
+        match self {
+            Self::Postgres => format!("postgres://postgres:{PASSWORD}@127.0.0.1:{port}"),
+            Self::MySql | Self::MariaDb => format!("mysql://root:{PASSWORD}@127.0.0.1:{port}"),
+        }
+    }
+
+    /// What ends the server fast although clients are connected; its data is thrown away.
+    fn stop_signal(self) -> &'static str {
+        match self {
+            Self::Postgres => "INT",
+            Self::MySql | Self::MariaDb => "KILL",
+        }
+    }
+
+    fn packages(self) -> &'static str {
+        match self {
+            Self::Postgres => "PostgreSQL 13 or later (Debian: apt-get install postgresql)",
+            Self::MySql => "MySQL 9 (a `mysqld` that is not MariaDB's)",
+            Self::MariaDb => "MariaDB 10.11 or later (Debian: apt-get install mariadb-server)",
+        }
+    }
+
+    /// Asks the server for its version, and checks that it is of this kind.
+    async fn version(self, url: &str) -> Result<String, sqlx::Error> {
+        let version: String = match self {
+            Self::Postgres => {
+                let mut conn = PgConnection::connect(url).await?;
+                let version = sqlx::query_scalar("SHOW server_version");
+                let version = version.fetch_one(&mut conn).await?;
+                conn.close().await?;
+                version
+            }
+            Self::MySql | Self::MariaDb => {
+                let mut conn = MySqlConnection::connect(url).await?;
+                let version = sqlx::query_scalar("SELECT CAST(version() AS CHAR)");
+                let version = version.fetch_one(&mut conn).await?;
+                conn.close().await?;
+                version
+            }
+        };
+        let is_mariadb = version.contains("MariaDB");
+        if is_mariadb != (self == Self::MariaDb) {
+            let wanted = self.name();
+            let text = format!("the server is {version}, and {wanted} was asked for");
+            return Err(sqlx::Error::Configuration(text.into()));
+        }
+        Ok(version)
+    }
+}
+
+/// A running database server. Dropping it stops what was started for it.
+#[derive(Debug)]
+pub struct Server {
+    kind: Kind,
+    url: String,
+    origin: String,
+    version: String,
+    /// Keeps the server alive; stops it when dropped.
+    _life: Life,
+}
+
+#[derive(Debug)]
+enum Life {
+    Elsewhere,
+    #[cfg(feature = "databases")]
+    Container(#[expect(dead_code, reason = "held for its Drop")] docker::Container),
+    Process(#[expect(dead_code, reason = "held for its Drop")] local::Process),
+}
+
+impl Server {
+    /// Gets a server of this kind, starting one if none is named in the environment.
+    ///
+    /// # Errors
+    /// No way led to a server. The error names every way that was tried, why it failed, and what
+    /// to do.
+    pub async fn obtain(kind: Kind) -> Result<Self, Unavailable> {
+        let fail = |tried| Unavailable { kind, tried };
+        let url_variable = kind.variable("URL");
+        if let Some(url) = set(&url_variable) {
+            let url = url.trim_end_matches('/').to_owned();
+            let version = kind.version(&url).await;
+            let version =
+                version.map_err(|error| fail(vec![format!("{url_variable}: {error}")]))?;
+            let life = Life::Elsewhere;
+            return Ok(Self::new(kind, url, url_variable, version, life));
+        }
+        let mut tried = vec![format!("environment: {url_variable} is not set")];
+
+        #[cfg(feature = "databases")]
+        {
+            let image_variable = kind.variable("IMAGE");
+            let named = set(&image_variable);
+            let image = named.as_deref().unwrap_or(kind.default_image());
+            match docker::Container::start(kind, image).await {
+                Ok((container, version)) => {
+                    let url = kind.url(container.port());
+                    let life = Life::Container(container);
+                    return Ok(Self::new(
+                        kind,
+                        url,
+                        format!("image {image}"),
+                        version,
+                        life,
+                    ));
+                }
+                Err(error) => tried.push(format!("Docker, image {image}: {error}")),
+            }
+            if named.is_some() {
+                return Err(fail(tried));
+            }
+        }
+
+        match local::Process::start(kind).await {
+            Ok((process, version)) => {
+                let url = kind.url(process.port());
+                let origin = format!("program {}", process.program().display());
+                let life = Life::Process(process);
+                Ok(Self::new(kind, url, origin, version, life))
+            }
+            Err(error) => {
+                tried.push(format!("programs of this machine: {error}"));
+                Err(fail(tried))
+            }
+        }
+    }
+
+    fn new(kind: Kind, url: String, origin: String, version: String, life: Life) -> Self {
+        Self {
+            kind,
+            url,
+            origin,
+            version,
+            _life: life,
+        }
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The administrator's URL, without the name of a database and without a slash at the end.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Where it came from: the variable, the image, or the program.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// What it answers when asked for its version.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+}
+
+/// No server of a kind could be reached or started.
+#[derive(Clone, Debug)]
+pub struct Unavailable {
+    kind: Kind,
+    tried: Vec<String>,
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.kind;
+        writeln!(f, "no {} server for the tests. Tried:", kind.name())?;
+        for tried in &self.tried {
+            writeln!(f, "  - {tried}")?;
+        }
+        writeln!(f, "Do one of these:")?;
+        writeln!(
+            f,
+            "  - set {} to a server where databases may be created and dropped",
+            kind.variable("URL")
+        )?;
+        writeln!(
+            f,
+            "  - start a Docker engine that can pull {}, or build images with `cargo xtask images` \
+             and set {}",
+            kind.default_image(),
+            kind.variable("IMAGE")
+        )?;
+        write!(f, "  - install {}", kind.packages())
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
+/// The value of an environment variable, if there is one that is not empty.
+pub(crate) fn set(variable: &str) -> Option<String> {
+    env::var(variable).ok().filter(|value| !value.is_empty())
+}
+
+/// Connects until the server answers; gives its version.
+///
+/// `alive` says why to stop waiting, for example because the process ended.
+async fn first_answer(
+    kind: Kind,
+    url: &str,
+    mut alive: impl FnMut() -> Result<(), String>,
+) -> Result<String, String> {
+    let start = Instant::now();
+    loop {
+        let attempt = tokio::time::timeout(Duration::from_secs(5), kind.version(url)).await;
+        let error = match attempt {
+            Ok(Ok(version)) => return Ok(version),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer within 5 s".to_owned(),
+        };
+        alive()?;
+        if start.elapsed() > START_LIMIT {
+            return Err(format!("not ready after {START_LIMIT:?}: {error}"));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
