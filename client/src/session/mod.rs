@@ -99,6 +99,9 @@ impl Session {
             let waits = self.pending.acquires < UNANSWERED_ACQUIRES;
             let deadline = self.deadline();
             let end = tokio::select! {
+                // In this order: after a pause of the whole process, what has arrived meanwhile
+                // counts, before anything is found to be late.
+                biased;
                 read = self.reader.read(&mut buffer) => self.received(read, &buffer),
                 moved = self.output.progress(&mut self.writer), if self.output.is_due() => moved,
                 Some(control) = self.controls.recv(), if room => {
