@@ -524,6 +524,45 @@ macro_rules! server {
             }
 
             #[tokio::test]
+            async fn a_lent_or_joined_transaction_abandoned_at_any_point_leaves_the_pool_clean() {
+                let base = Base::with(1).await;
+                for joined in [false, true] {
+                    let mut finished = 0;
+                    for polls in 0.. {
+                        let sku = format!("row-{joined}-{polls}");
+                        let work = async |mut tx: Fenced<'_, $db>| {
+                            base.put(&mut tx, &sku).await.unwrap();
+                            tx.commit().await
+                        };
+                        let done = if joined {
+                            // sqlx's own begin is not safe to abandon, so it is not part of it.
+                            let tx = base.pool.begin().await.unwrap();
+                            abandon_after(polls, async {
+                                work(base.fence("a", 1).admit(tx).await.unwrap()).await
+                            })
+                            .await
+                        } else {
+                            let mut conn = base.pool.acquire().await.unwrap();
+                            abandon_after(polls, async {
+                                work(base.fence("a", 1).begin_on(&mut conn).await.unwrap()).await
+                            })
+                            .await
+                        };
+                        base.assert_clean().await;
+                        if let Some(result) = done {
+                            result.unwrap();
+                            finished += 1;
+                            assert!(base.skus().await.contains(&sku));
+                        }
+                        if finished == 3 {
+                            break;
+                        }
+                        assert!(polls < 500, "it never finishes");
+                    }
+                }
+            }
+
+            #[tokio::test]
             async fn a_dropped_guard_lets_the_next_holder_in() {
                 let base = Base::with(2).await;
                 let mut tx = base.fence("a", 1).begin(&base.pool).await.unwrap();
