@@ -62,7 +62,7 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// What Cargo knows, for this platform only: other platforms' packages need not be there.
-fn metadata() -> Result<Metadata> {
+pub(crate) fn metadata() -> Result<Metadata> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = Command::new(rustc).arg("-vV").output()?;
     let version = String::from_utf8(version.stdout)?;

@@ -1,2 +1,57 @@
-//! Placeholder.
-fn main() {}
+//! Development tasks: `cargo xtask test | verify | tidy | interop | images`.
+//!
+//! Every command that is run is printed first, and a failed one again with the line that repeats
+//! it. `test` is everything there is to run, `verify` everything that only reads.
+
+mod interop;
+mod licences;
+mod run;
+mod test;
+mod tidy;
+mod verify;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+
+  test      all tests: the fast ones, then those that need database servers, then interop
+  verify    the gate: format, lints, docs, licences, the core without std, tidiness
+  tidy      the rules about files and dependencies alone
+  interop   the published client's own network tests against our server
+  images    builds the database images of the tests from Debian packages (as root)
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let task: fn() -> Result<()> = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..]
+    {
+        ["test"] => test::run,
+        ["verify"] => verify::run,
+        ["tidy"] => tidy::run,
+        ["interop"] => interop::run,
+        ["images"] => images,
+        ["help" | "-h" | "--help"] => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match task() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn images() -> Result<()> {
+    run::Command::new(&run::root().join("tests/images/build")).run()
+}

@@ -3,6 +3,8 @@
 //! A difference stands here as a named constant or statement, so that the cases themselves are the
 //! same for all and each expectation that depends on the database says why.
 
+use std::time::Duration;
+
 use sqlx::{MySql, Postgres, Sqlite};
 
 use super::backend::Backend;
@@ -29,6 +31,8 @@ pub trait Database: Sized + Send + Sync + 'static {
     /// A savepoint that was opened with raw SQL is noticed when the fence is taken in it.
     const NOTICES_RAW_SAVEPOINT: bool = false;
 
+    /// How long nobody may have asked for the two below before the answer is a new one.
+    const STALE_FOR: Duration = Duration::ZERO;
     /// Counts the sessions of this database that wait for a lock, where that can be asked.
     const WAITING: Option<&'static str>;
     /// Counts the sessions of this database that are inside a transaction without doing anything,
@@ -40,12 +44,6 @@ pub trait Database: Sized + Send + Sync + 'static {
     fn kill(session: i64) -> String;
 }
 
-const MYSQL_WAITING: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx t \
-     JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
-     WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()";
-const MYSQL_IN_TRANSACTION: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx t \
-     JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
-     WHERE p.command = 'Sleep' AND p.db = DATABASE()";
 const MYSQL_SESSION: &str = "SELECT CAST(CONNECTION_ID() AS SIGNED)";
 
 /// PostgreSQL.
@@ -83,8 +81,17 @@ impl Database for OnMySql {
     const NAME: &'static str = "mysql";
     const SERVER: Option<Kind> = Some(Kind::MySql);
     const DDL_COMMITS: bool = true;
-    const WAITING: Option<&'static str> = Some(MYSQL_WAITING);
-    const IDLE_IN_TRANSACTION: Option<&'static str> = Some(MYSQL_IN_TRANSACTION);
+    const WAITING: Option<&'static str> = Some(
+        "SELECT COUNT(*) FROM performance_schema.data_lock_waits w \
+         JOIN performance_schema.threads t ON t.thread_id = w.requesting_thread_id \
+         WHERE t.processlist_db = DATABASE()",
+    );
+    const IDLE_IN_TRANSACTION: Option<&'static str> = Some(
+        "SELECT COUNT(*) FROM performance_schema.events_transactions_current e \
+         JOIN performance_schema.threads t ON t.thread_id = e.thread_id \
+         WHERE e.state = 'ACTIVE' AND t.processlist_command = 'Sleep' \
+         AND t.processlist_db = DATABASE()",
+    );
     const SESSION: Option<&'static str> = Some(MYSQL_SESSION);
 
     fn kill(session: i64) -> String {
@@ -101,8 +108,17 @@ impl Database for OnMariaDb {
     const NAME: &'static str = "mariadb";
     const SERVER: Option<Kind> = Some(Kind::MariaDb);
     const DDL_COMMITS: bool = true;
-    const WAITING: Option<&'static str> = Some(MYSQL_WAITING);
-    const IDLE_IN_TRANSACTION: Option<&'static str> = Some(MYSQL_IN_TRANSACTION);
+    const STALE_FOR: Duration = Duration::from_millis(120);
+    const WAITING: Option<&'static str> = Some(
+        "SELECT COUNT(*) FROM information_schema.innodb_trx t \
+         JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
+         WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()",
+    );
+    const IDLE_IN_TRANSACTION: Option<&'static str> = Some(
+        "SELECT COUNT(*) FROM information_schema.innodb_trx t \
+         JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
+         WHERE p.command = 'Sleep' AND p.db = DATABASE()",
+    );
     const SESSION: Option<&'static str> = Some(MYSQL_SESSION);
 
     fn kill(session: i64) -> String {

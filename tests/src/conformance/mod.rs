@@ -123,7 +123,7 @@ impl Suite {
             );
         }
         // Stops the servers before the process ends; the clients are gone by now.
-        drop(self.servers);
+        self.runtime.block_on(async move { drop(self.servers) });
         conclusion.exit_code()
     }
 }

@@ -40,14 +40,11 @@ impl Servers {
         Some(format!("{} ({})", server.version(), server.origin()))
     }
 
-    /// Why kinds of server must not be used, from `HIGHWATER_TEST_SKIP_<NAME>`.
+    /// Why kinds of server must not be used.
     pub(super) fn skipped() -> BTreeMap<&'static str, String> {
         let kinds = [Kind::Postgres, Kind::MySql, Kind::MariaDb];
-        let variable = |kind: Kind| format!("HIGHWATER_TEST_SKIP_{}", kind.name().to_uppercase());
-        let reason = |kind: Kind| crate::databases::set(&variable(kind));
-        (kinds
-            .into_iter()
-            .filter_map(|kind| Some((kind.name(), reason(kind)?))))
-        .collect()
+        let skipped =
+            (kinds.into_iter()).filter_map(|kind| Some((kind.name(), kind.skip_reason()?)));
+        skipped.collect()
     }
 }

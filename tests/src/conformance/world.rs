@@ -9,12 +9,14 @@ use std::time::Duration;
 use highwater_fencing::sqlx::Fenced;
 use highwater_fencing::{Domain, Fence, FenceKey, FencingToken, TableName};
 use sqlx::pool::PoolOptions;
-use sqlx::{Connection as _, Error, Pool};
+use sqlx::{Error, Pool};
 use tempfile::TempDir;
+use tokio::sync::Mutex;
 
 use super::backend::Backend;
 use super::database::Database;
 use super::servers::Servers;
+use crate::databases::Kind;
 use crate::wait::eventually;
 
 /// The quantity of every sku at the start.
@@ -37,7 +39,11 @@ pub struct World<D: Database> {
 #[derive(Debug)]
 enum Home {
     File(#[expect(dead_code, reason = "held for its Drop")] TempDir),
-    Server { admin: String, name: String },
+    Server {
+        kind: Kind,
+        admin: String,
+        name: String,
+    },
 }
 
 impl<D: Database> World<D> {
@@ -56,8 +62,8 @@ impl<D: Database> World<D> {
                 let number = NEXT.fetch_add(1, Ordering::Relaxed);
                 let name = format!("highwater_{}_{number}", std::process::id());
                 let admin = server.url().to_owned();
-                admin_run::<D>(&admin, &format!("CREATE DATABASE {name}")).await?;
-                (with_database(&admin, &name), Home::Server { admin, name })
+                let url = kind.create_database(&admin, &name).await.map_err(text)?;
+                (url, Home::Server { kind, admin, name })
             }
         };
         let observer = connect::<D>(&url, 4).await.map_err(text)?;
@@ -92,13 +98,9 @@ impl<D: Database> World<D> {
         let _ = tokio::time::timeout(Duration::from_secs(2), close).await;
         match &self.home {
             Home::File(_) => Ok(()),
-            Home::Server { admin, name } => {
-                let force = if D::NAME == "postgres" {
-                    " WITH (FORCE)"
-                } else {
-                    ""
-                };
-                admin_run::<D>(admin, &format!("DROP DATABASE {name}{force}")).await
+            Home::Server { kind, admin, name } => {
+                let dropped = kind.drop_database(admin, name).await;
+                dropped.map_err(|error| format!("{name}: {error}"))
             }
         }
     }
@@ -154,6 +156,17 @@ impl<D: Database> World<D> {
         mark.map(|mark| u64::try_from(mark).unwrap())
     }
 
+    /// Asks the server about its sessions, and not too often.
+    async fn sessions(&self, sql: &str) -> i64 {
+        static ASKED: Mutex<()> = Mutex::const_new(());
+        if D::STALE_FOR.is_zero() {
+            return self.number(sql).await;
+        }
+        let _alone = ASKED.lock().await;
+        tokio::time::sleep(D::STALE_FOR).await;
+        self.number(sql).await
+    }
+
     /// Waits until some session waits for a lock; where that cannot be asked, until it is likely.
     ///
     /// The cases hold either way: this only makes sure that the interleaving they name happens.
@@ -162,7 +175,7 @@ impl<D: Database> World<D> {
             return tokio::time::sleep(Duration::from_millis(60)).await;
         };
         eventually("a session waits for a lock", PATIENCE, async || {
-            (self.number(sql).await > 0).then_some(())
+            (self.sessions(sql).await > 0).then_some(())
         })
         .await;
     }
@@ -173,7 +186,7 @@ impl<D: Database> World<D> {
             return;
         };
         eventually("no transaction is left open", PATIENCE, async || {
-            (self.number(sql).await == 0).then_some(())
+            (self.sessions(sql).await == 0).then_some(())
         })
         .await;
     }
@@ -183,26 +196,6 @@ async fn connect<D: Database>(url: &str, connections: u32) -> Result<Pool<D::Db>
     let options = PoolOptions::<D::Db>::new();
     let options = options.max_connections(connections);
     options.acquire_timeout(PATIENCE).connect(url).await
-}
-
-async fn admin_run<D: Database>(url: &str, sql: &str) -> Result<(), String> {
-    let done = async {
-        let mut conn = <D::Db as sqlx::Database>::Connection::connect(url).await?;
-        D::Db::run_on(&mut conn, sql).await?;
-        conn.close().await
-    };
-    done.await.map_err(|error: Error| format!("{sql}: {error}"))
-}
-
-/// The URL with another database: what stood there goes, a query stays.
-fn with_database(url: &str, name: &str) -> String {
-    let (base, query) = match url.split_once('?') {
-        Some((base, query)) => (base, format!("?{query}")),
-        None => (url, String::new()),
-    };
-    let host = base.find("://").map_or(0, |at| at + 3);
-    let end = base[host..].find('/').map_or(base.len(), |at| host + at);
-    format!("{}/{name}{query}", &base[..end])
 }
 
 /// The domain that the cases use.
@@ -233,23 +226,4 @@ pub(super) async fn deduct<D: Database>(
     let write = format!("UPDATE stock SET quantity = {left} WHERE sku = '{sku}'");
     D::Db::run_in(tx, &write).await?;
     Ok(left)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::with_database;
-
-    #[test]
-    fn a_database_is_put_into_a_url() {
-        for (url, expected) in [
-            ("mysql://u:p@h:1", "mysql://u:p@h:1/x"),
-            ("mysql://u:p@h:1/", "mysql://u:p@h:1/x"),
-            (
-                "postgres://h/old?sslmode=require",
-                "postgres://h/x?sslmode=require",
-            ),
-        ] {
-            assert_eq!(with_database(url, "x"), expected);
-        }
-    }
 }

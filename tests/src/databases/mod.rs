@@ -13,7 +13,7 @@ use std::env;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use sqlx::{Connection as _, MySqlConnection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, PgConnection};
 
 /// How long a server may take from its start to its first answer.
 const START_LIMIT: Duration = Duration::from_secs(120);
@@ -45,6 +45,15 @@ impl Kind {
     /// The environment variable `HIGHWATER_TEST_<NAME>_<WHAT>`.
     pub fn variable(self, what: &str) -> String {
         format!("HIGHWATER_TEST_{}_{what}", self.name().to_uppercase())
+    }
+
+    /// Why this kind must not be used, from `HIGHWATER_TEST_SKIP_<NAME>`. Only for machines that
+    /// cannot have it: what is left out is said in every summary.
+    pub fn skip_reason(self) -> Option<String> {
+        set(&format!(
+            "HIGHWATER_TEST_SKIP_{}",
+            self.name().to_uppercase()
+        ))
     }
 
     /// The official image.
@@ -84,6 +93,45 @@ impl Kind {
             Self::Postgres => "PostgreSQL 13 or later (Debian: apt-get install postgresql)",
             Self::MySql => "MySQL 9 (a `mysqld` that is not MariaDB's)",
             Self::MariaDb => "MariaDB 10.11 or later (Debian: apt-get install mariadb-server)",
+        }
+    }
+
+    /// Creates a database on the server at `url` (see [`Server::url`]) and gives its own URL.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub async fn create_database(self, url: &str, name: &str) -> Result<String, sqlx::Error> {
+        self.execute(url, format!("CREATE DATABASE {name}")).await?;
+        Ok(with_database(url, name))
+    }
+
+    /// Drops a database, even if somebody is connected to it.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub async fn drop_database(self, url: &str, name: &str) -> Result<(), sqlx::Error> {
+        let force = if self == Self::Postgres {
+            " WITH (FORCE)"
+        } else {
+            ""
+        };
+        self.execute(url, format!("DROP DATABASE {name}{force}"))
+            .await
+    }
+
+    async fn execute(self, url: &str, sql: String) -> Result<(), sqlx::Error> {
+        let sql = sqlx::raw_sql(AssertSqlSafe(sql));
+        match self {
+            Self::Postgres => {
+                let mut conn = PgConnection::connect(url).await?;
+                sql.execute(&mut conn).await?;
+                conn.close().await
+            }
+            Self::MySql | Self::MariaDb => {
+                let mut conn = MySqlConnection::connect(url).await?;
+                sql.execute(&mut conn).await?;
+                conn.close().await
+            }
         }
     }
 
@@ -255,6 +303,17 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
+/// The URL with another database: what stood there goes, a query stays.
+fn with_database(url: &str, name: &str) -> String {
+    let (base, query) = match url.split_once('?') {
+        Some((base, query)) => (base, format!("?{query}")),
+        None => (url, String::new()),
+    };
+    let host = base.find("://").map_or(0, |at| at + 3);
+    let end = base[host..].find('/').map_or(base.len(), |at| host + at);
+    format!("{}/{name}{query}", &base[..end])
+}
+
 /// The value of an environment variable, if there is one that is not empty.
 pub(crate) fn set(variable: &str) -> Option<String> {
     env::var(variable).ok().filter(|value| !value.is_empty())
@@ -281,5 +340,24 @@ async fn first_answer(
             return Err(format!("not ready after {START_LIMIT:?}: {error}"));
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_database;
+
+    #[test]
+    fn a_database_is_put_into_a_url() {
+        for (url, expected) in [
+            ("mysql://u:p@h:1", "mysql://u:p@h:1/x"),
+            ("mysql://u:p@h:1/", "mysql://u:p@h:1/x"),
+            (
+                "postgres://h/old?sslmode=require",
+                "postgres://h/x?sslmode=require",
+            ),
+        ] {
+            assert_eq!(with_database(url, "x"), expected);
+        }
     }
 }

@@ -1,0 +1,268 @@
+//! `cargo xtask test`: every test there is, in tiers, and a summary at the end.
+//!
+//! All tiers select the same packages and features, so each crate is compiled once. What a tier
+//! needs stands in the manifests (`required-features`); here they only decide the order.
+
+use std::collections::BTreeMap;
+
+use cargo_metadata::{Metadata, TargetKind};
+
+use crate::Result;
+use crate::interop;
+use crate::run::{Command, Steps, root};
+
+/// What every run of Cargo selects.
+const SELECTION: [&str; 4] = ["test", "--workspace", "--all-features", "--locked"];
+/// The databases that the conformance suite has to have run on.
+const DATABASES: [&str; 4] = ["sqlite", "postgres", "mysql", "mariadb"];
+
+/// Runs all tiers and prints the summary.
+pub(crate) fn run() -> Result<()> {
+    let metadata = interop::metadata()?;
+    let targets = Targets::of(&metadata);
+    let mut steps = Steps::default();
+    let mut totals = Totals::default();
+
+    let images = images();
+    for (variable, image) in &images {
+        println!("using the image {image} (as if {variable} were set)");
+    }
+    let cargo = |words: &[String]| {
+        let command = Command::cargo().args(SELECTION).args(words.iter().cloned());
+        images.iter().fold(command, |command, (variable, image)| {
+            command.env(variable, image)
+        })
+    };
+    let fast = totals.run(&cargo(&targets.fast));
+    steps.note("fast tier", fast);
+    steps.note("documentation", totals.run(&cargo(&["--doc".into()])));
+
+    let mut words = targets.databases;
+    words.push("--no-fail-fast".into());
+    steps.note("databases", totals.run(&cargo(&words)));
+    let servers = Command::cargo().args([
+        "run",
+        "--quiet",
+        "--package",
+        "highwater-tests",
+        "--all-features",
+        "--locked",
+        "--bin",
+        "with-databases",
+        "--",
+        "cargo",
+    ]);
+    let servers = servers.args(SELECTION).args(targets.servers);
+    let servers = images.iter().fold(servers, |command, (variable, image)| {
+        command.env(variable, image)
+    });
+    steps.note("databases", totals.run(&servers));
+
+    steps.note("interop", totals.run(&cargo(&targets.interop)));
+    println!("\n$ cargo xtask interop");
+    steps.note("interop", interop::run());
+
+    steps.note("conformance", totals.print());
+    let (passed, failed) = (totals.passed, totals.failed);
+    let outcome = steps.finish();
+    let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
+    println!("total: {verdict}, {passed} tests passed, {failed} failed");
+    outcome
+}
+
+/// The images of `cargo xtask images`, for each database that the environment says nothing about.
+fn images() -> Vec<(String, String)> {
+    let build = root().join("tests/images/build");
+    let names = Command::new(build)
+        .args(["--names"])
+        .output()
+        .unwrap_or_default();
+    let pairs = names.lines().filter_map(|line| line.split_once(' '));
+    let unset = |variable: &str| std::env::var_os(variable).is_none_or(|value| value.is_empty());
+    pairs
+        .filter_map(|(database, image)| {
+            let variable = |what| format!("HIGHWATER_TEST_{}_{what}", database.to_uppercase());
+            let is_free = unset(&variable("URL")) && unset(&variable("IMAGE"));
+            let inspect = Command::new("docker").args(["image", "inspect", image]);
+            (is_free && inspect.output().is_some()).then(|| (variable("IMAGE"), image.to_owned()))
+        })
+        .collect()
+}
+
+/// The arguments that select the targets of each tier.
+#[derive(Debug, Default)]
+struct Targets {
+    fast: Vec<String>,
+    databases: Vec<String>,
+    /// Tests that take the URLs of running servers from the environment.
+    servers: Vec<String>,
+    interop: Vec<String>,
+}
+
+impl Targets {
+    fn of(metadata: &Metadata) -> Self {
+        let mut found = Self {
+            fast: vec!["--lib".into(), "--bins".into()],
+            ..Self::default()
+        };
+        for package in metadata.workspace_packages() {
+            for target in &package.targets {
+                let needs = |feature: &str| target.required_features.iter().any(|is| is == feature);
+                let flag = match target.kind.first() {
+                    Some(TargetKind::Test) => "--test",
+                    Some(TargetKind::Example) if target.test => "--example",
+                    _ => continue,
+                };
+                let tier = if needs("databases") {
+                    &mut found.databases
+                } else if needs("interop") {
+                    &mut found.interop
+                } else if needs("__servers") {
+                    &mut found.servers
+                } else {
+                    &mut found.fast
+                };
+                tier.extend([flag.to_owned(), target.name.clone()]);
+            }
+        }
+        found
+    }
+}
+
+/// What the test binaries said.
+#[derive(Debug, Default)]
+struct Totals {
+    passed: u32,
+    failed: u32,
+    /// The lines of the conformance suite, by database.
+    conformance: BTreeMap<String, Conformance>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Conformance {
+    cases: u32,
+    passed: u32,
+    failed: u32,
+    server: String,
+}
+
+impl Totals {
+    fn run(&mut self, command: &Command) -> Result<()> {
+        command.run_and_read(|line| self.read(line))
+    }
+
+    fn read(&mut self, line: &str) {
+        if let Some(summary) = line.strip_prefix("test result: ") {
+            self.passed += number_before(summary, " passed").unwrap_or(0);
+            self.failed += number_before(summary, " failed").unwrap_or(0);
+        }
+        if let Some((name, said)) = line
+            .strip_prefix("conformance: ")
+            .and_then(|line| line.split_once(": "))
+        {
+            let (numbers, server) = said.split_once("; ").unwrap_or((said, ""));
+            let number = |what| number_before(numbers, what).unwrap_or(0);
+            let line = Conformance {
+                cases: number(" cases"),
+                passed: number(" passed"),
+                failed: number(" failed"),
+                server: server.to_owned(),
+            };
+            self.conformance.insert(name.to_owned(), line);
+        }
+    }
+
+    /// Prints the table of the conformance suite.
+    ///
+    /// # Errors
+    /// A database is missing, the numbers of cases differ, or not all cases passed.
+    fn print(&self) -> Result<()> {
+        println!(
+            "\n{:<10} {:>6} {:>7} {:>7}  server",
+            "database", "cases", "passed", "failed"
+        );
+        for name in DATABASES {
+            match self.conformance.get(name) {
+                Some(line) => println!(
+                    "{name:<10} {:>6} {:>7} {:>7}  {}",
+                    line.cases, line.passed, line.failed, line.server
+                ),
+                None => println!("{name:<10}      -       -       -  did not run"),
+            }
+        }
+        println!();
+        for name in DATABASES {
+            let line = self
+                .conformance
+                .get(name)
+                .ok_or(format!("{name} did not run"))?;
+            let cases = self
+                .conformance
+                .values()
+                .map(|line| line.cases)
+                .max()
+                .unwrap_or(0);
+            if line.cases != cases || cases == 0 {
+                return Err(format!("{name} has {} cases, not {cases}", line.cases).into());
+            }
+            if line.server.starts_with("SKIPPED") {
+                println!("note: {name} {}", line.server);
+            } else if line.passed != cases {
+                return Err(format!("{name}: {} of {cases} cases passed", line.passed).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number right before the word.
+fn number_before(text: &str, word: &str) -> Option<u32> {
+    let before = text.split_once(word)?.0;
+    before.rsplit(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lines: &[&str]) -> Totals {
+        let mut totals = Totals::default();
+        lines.iter().for_each(|line| totals.read(line));
+        totals
+    }
+
+    const GOOD: [&str; 4] = [
+        "conformance: sqlite: 7 cases, 7 passed, 0 failed; a file",
+        "conformance: postgres: 7 cases, 7 passed, 0 failed; 15.18 (image x:15)",
+        "conformance: mysql: 7 cases, 0 passed, 0 failed; SKIPPED: sid is broken",
+        "conformance: mariadb: 7 cases, 7 passed, 0 failed; 10.11 (image y:10)",
+    ];
+
+    #[test]
+    fn results_are_added_up() {
+        let totals = read(&[
+            "test result: ok. 12 passed; 0 failed; 0 ignored",
+            "test result: FAILED. 3 passed; 2 failed; 0 ignored",
+            "test a ... ok",
+        ]);
+        assert_eq!((totals.passed, totals.failed), (15, 2));
+    }
+
+    #[test]
+    fn every_database_must_have_passed_the_same_number_of_cases() {
+        read(&GOOD).print().unwrap();
+        let spoiled = [
+            "conformance: postgres: 7 cases, 6 passed, 1 failed; x",
+            "conformance: postgres: 6 cases, 6 passed, 0 failed; x",
+            "conformance: postgres: 7 cases, 3 passed, 0 failed; x",
+            "conformance: sqlite: 8 cases, 8 passed, 0 failed; a file",
+        ];
+        for line in spoiled {
+            let mut lines = GOOD.to_vec();
+            lines.push(line);
+            assert!(read(&lines).print().is_err(), "{line}");
+        }
+        assert!(read(&GOOD[..3]).print().is_err(), "a database is missing");
+        assert!(read(&[]).print().is_err());
+    }
+}
