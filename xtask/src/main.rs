@@ -53,5 +53,5 @@ fn main() -> ExitCode {
 }
 
 fn images() -> Result<()> {
-    run::Command::new(&run::root().join("tests/images/build")).run()
+    run::Command::new(run::root().join("tests/images/build")).run()
 }
