@@ -1,5 +1,9 @@
 //! The shop's tables in three databases: what differs is the statements and the driver.
 
+mod mysql;
+mod postgres;
+mod sqlite;
+
 use highwater_client::{AcquireOptions, Client};
 use highwater_lock::Key;
 
@@ -25,86 +29,6 @@ const DROP: [&str; 2] = [
 ];
 const ALL_STOCK: &str = "SELECT sku, quantity FROM highwater_example_inventory ORDER BY sku";
 const ALL_ORDERS: &str = "SELECT order_id, sku, quantity FROM highwater_example_orders";
-
-mod postgres {
-    use super::Sql;
-    pub(crate) use highwater_fencing::migrate::postgres as migrate;
-    pub(crate) use sqlx::Postgres as Db;
-
-    pub(crate) const SQL: Sql = Sql {
-        create: &[
-            "CREATE TABLE highwater_example_inventory (sku text PRIMARY KEY, quantity bigint NOT NULL)",
-            "CREATE TABLE highwater_example_orders (order_id text PRIMARY KEY, sku text NOT NULL, \
-             quantity bigint NOT NULL, token text NOT NULL)",
-        ],
-        add_sku: "INSERT INTO highwater_example_inventory (sku, quantity) VALUES ($1, $2)",
-        find_order: "SELECT quantity FROM highwater_example_orders WHERE order_id = $1",
-        read_stock: "SELECT quantity FROM highwater_example_inventory WHERE sku = $1",
-        set_stock: "UPDATE highwater_example_inventory SET quantity = $1 WHERE sku = $2",
-        insert_order: "INSERT INTO highwater_example_orders (order_id, sku, quantity, token) \
-                       VALUES ($1, $2, $3, $4)",
-        forget_marks: "DELETE FROM highwater_fence WHERE substr(key, 1, length($1)) = $1",
-    };
-    #[path = "../sell.rs"]
-    pub(crate) mod sell;
-    #[path = "../shop.rs"]
-    pub(crate) mod shop;
-}
-
-mod mysql {
-    use super::Sql;
-    pub(crate) use highwater_fencing::migrate::mysql as migrate;
-    pub(crate) use sqlx::MySql as Db;
-
-    pub(crate) const SQL: Sql = Sql {
-        create: &[
-            "CREATE TABLE highwater_example_inventory (\
-             sku varchar(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY, \
-             quantity bigint NOT NULL) ENGINE = InnoDB",
-            "CREATE TABLE highwater_example_orders (\
-             order_id varchar(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY, \
-             sku varchar(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, \
-             quantity bigint NOT NULL, token varchar(20) NOT NULL) ENGINE = InnoDB",
-        ],
-        add_sku: "INSERT INTO highwater_example_inventory (sku, quantity) VALUES (?, ?)",
-        find_order: "SELECT quantity FROM highwater_example_orders WHERE order_id = ?",
-        read_stock: "SELECT quantity FROM highwater_example_inventory WHERE sku = ?",
-        set_stock: "UPDATE highwater_example_inventory SET quantity = ? WHERE sku = ?",
-        insert_order: "INSERT INTO highwater_example_orders (order_id, sku, quantity, token) \
-                       VALUES (?, ?, ?, ?)",
-        forget_marks: "DELETE FROM highwater_fence WHERE LOCATE(?, `key`) = 1",
-    };
-    #[path = "../sell.rs"]
-    pub(crate) mod sell;
-    #[path = "../shop.rs"]
-    pub(crate) mod shop;
-}
-
-mod sqlite {
-    use super::Sql;
-    pub(crate) use highwater_fencing::migrate::sqlite as migrate;
-    pub(crate) use sqlx::Sqlite as Db;
-
-    pub(crate) const SQL: Sql = Sql {
-        create: &[
-            "CREATE TABLE highwater_example_inventory (\
-             sku TEXT PRIMARY KEY, quantity INTEGER NOT NULL) STRICT",
-            "CREATE TABLE highwater_example_orders (order_id TEXT PRIMARY KEY, sku TEXT NOT NULL, \
-             quantity INTEGER NOT NULL, token TEXT NOT NULL) STRICT",
-        ],
-        add_sku: "INSERT INTO highwater_example_inventory (sku, quantity) VALUES (?1, ?2)",
-        find_order: "SELECT quantity FROM highwater_example_orders WHERE order_id = ?1",
-        read_stock: "SELECT quantity FROM highwater_example_inventory WHERE sku = ?1",
-        set_stock: "UPDATE highwater_example_inventory SET quantity = ?1 WHERE sku = ?2",
-        insert_order: "INSERT INTO highwater_example_orders (order_id, sku, quantity, token) \
-                       VALUES (?1, ?2, ?3, ?4)",
-        forget_marks: "DELETE FROM highwater_fence WHERE substr(key, 1, length(?1)) = ?1",
-    };
-    #[path = "../sell.rs"]
-    pub(crate) mod sell;
-    #[path = "../shop.rs"]
-    pub(crate) mod shop;
-}
 
 /// A connected shop in whichever database the URL names.
 pub(crate) enum Shop {
@@ -162,7 +86,7 @@ impl Shop {
 
     /// Applies Highwater's migration: the table of the marks. Harmless when it is there already.
     pub(crate) async fn migrate(&self) -> Result<(), highwater_fencing::migrate::Error> {
-        on!(self, migrate::run(pool))
+        on!(self, migrate::run(pool)).map(drop)
     }
 
     /// Drops and creates the shop's tables, and fills the shelves.
@@ -183,7 +107,10 @@ impl Shop {
         if fencing {
             on!(self, sell::sell(pool, client, options, key, order, payment))
         } else {
-            on!(self, sell::sell_unfenced(pool, client, options, key, order, payment))
+            on!(
+                self,
+                sell::sell_unfenced(pool, client, options, key, order, payment)
+            )
         }
     }
 

@@ -71,10 +71,10 @@ struct Arguments {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
     lease: u64,
 
-    /// Keep one worker frozen until the others have sold this many later orders of its SKU; 0
-    /// freezes nobody
-    #[arg(long, value_name = "ORDERS", default_value_t = 3)]
-    freeze: usize,
+    /// Keep one worker frozen until the others have sold this many later orders of its SKU [default:
+    /// all of them]; 0 freezes nobody
+    #[arg(long, value_name = "ORDERS")]
+    freeze: Option<usize>,
 
     /// Only the run without fencing
     #[arg(long)]
@@ -88,8 +88,8 @@ enum Failure {
     File { path: PathBuf, source: io::Error },
     #[error("nothing to demonstrate: no order can be used")]
     NoOrders,
-    #[error("no SKU has an order followed by {later} more: use a longer order file or --freeze N")]
-    NothingToFreeze { later: usize },
+    #[error("no SKU has enough orders to freeze a worker in between: use a longer order file")]
+    NothingToFreeze,
     #[error("the environment variable {0} is missing")]
     MissingSetting(&'static str),
     #[error("{0}")]
@@ -141,7 +141,14 @@ async fn demonstrate(arguments: Arguments) -> Result<bool, Failure> {
         Some(_) => None,
         None => {
             let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-            Some(Server::builder().in_memory().listen(listen).no_auth().start().await?)
+            Some(
+                Server::builder()
+                    .in_memory()
+                    .listen(listen)
+                    .no_auth()
+                    .start()
+                    .await?,
+            )
         }
     };
     let server = match (&arguments.server, &embedded) {
@@ -157,9 +164,19 @@ async fn demonstrate(arguments: Arguments) -> Result<bool, Failure> {
         arguments.lease
     );
 
-    let control = Run { title: "without fencing", fencing: false };
-    let fenced = Run { title: "with fencing", fencing: true };
-    let runs = if arguments.no_fencing { vec![control] } else { vec![fenced, control] };
+    let control = Run {
+        title: "without fencing",
+        fencing: false,
+    };
+    let fenced = Run {
+        title: "with fencing",
+        fencing: true,
+    };
+    let runs = if arguments.no_fencing {
+        vec![control]
+    } else {
+        vec![fenced, control]
+    };
     let mut demonstrated = !arguments.no_fencing;
     for run in runs {
         let setup = setup(&arguments, &database_url, &server, run.fencing)?;
@@ -196,15 +213,24 @@ impl Run {
                 "EXACT: the stale holder was refused, every order is in once, the stock is right."
                     .to_owned(),
             ),
-            (true, true, _) => {
-                (false, "exact, but no stale writer was there to be refused.".to_owned())
-            }
-            (true, false, _) => (false, "WRONG: fencing did not keep the stock exact.".to_owned()),
+            (true, true, _) => (
+                false,
+                "exact, but no stale writer was there to be refused.".to_owned(),
+            ),
+            (true, false, _) => (
+                false,
+                "WRONG: fencing did not keep the stock exact.".to_owned(),
+            ),
             (false, false, units) if units > 0 => (
                 true,
-                format!("CORRUPTED: the stale write got through; {units} sold units are on offer again."),
+                format!(
+                    "CORRUPTED: the stale write got through; {units} sold units are on offer again."
+                ),
             ),
-            (false, ..) => (false, "no damage: the run without fencing shows nothing.".to_owned()),
+            (false, ..) => (
+                false,
+                "no damage: the run without fencing shows nothing.".to_owned(),
+            ),
         }
     }
 }
@@ -219,8 +245,10 @@ fn setup(
     let run = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
     let client_token = match &arguments.client_token_file {
         Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|source| Failure::File { path: path.clone(), source })?;
+            let text = std::fs::read_to_string(path).map_err(|source| Failure::File {
+                path: path.clone(),
+                source,
+            })?;
             Some(text.trim_end_matches(['\r', '\n']).to_owned())
         }
         None if arguments.server.is_some() => std::env::var(setting::CLIENT_TOKEN).ok(),
@@ -247,8 +275,8 @@ fn read_files(arguments: &Arguments) -> Result<(Stock, Vec<Order>), Failure> {
     if orders.is_empty() {
         return Err(Failure::NoOrders);
     }
-    if arguments.freeze > 0 && !run::can_freeze(&orders, arguments.freeze) {
-        return Err(Failure::NothingToFreeze { later: arguments.freeze });
+    if arguments.freeze != Some(0) && !run::can_freeze(&orders, arguments.freeze) {
+        return Err(Failure::NothingToFreeze);
     }
     Ok((stock, orders))
 }
@@ -258,13 +286,18 @@ fn open(path: &Option<PathBuf>, bundled: &'static str) -> Result<Box<dyn io::Rea
         None => Ok(Box::new(bundled.as_bytes())),
         Some(path) => match File::open(path) {
             Ok(file) => Ok(Box::new(file)),
-            Err(source) => Err(Failure::File { path: path.clone(), source }),
+            Err(source) => Err(Failure::File {
+                path: path.clone(),
+                source,
+            }),
         },
     }
 }
 
 fn report_bad_lines(path: &Option<PathBuf>, bundled: &str, bad: &[BadLine]) {
-    let name = path.as_ref().map_or_else(|| bundled.to_owned(), |path| path.display().to_string());
+    let name = path
+        .as_ref()
+        .map_or_else(|| bundled.to_owned(), |path| path.display().to_string());
     for BadLine { line, reason } in bad {
         eprintln!("{name}:{line}: {reason}; the line is not used");
     }

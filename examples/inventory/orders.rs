@@ -56,46 +56,67 @@ pub(crate) fn read_orders(file: impl io::Read, stock: &Stock) -> (Vec<Order>, Ve
     let mut remaining = stock.clone();
     let mut seen = HashSet::new();
     let mut line = 0;
-    let bad = read_numbered(file, ["order_id", "sku", "quantity"], &mut line, |line, [id, sku, quantity]| {
-        if id.is_empty() || id.len() > MAX_ID_BYTES {
-            return Err(format!("an order id has 1 to {MAX_ID_BYTES} bytes, this one has {}", id.len()));
-        }
-        if id.chars().any(char::is_control) {
-            return Err("the order id contains a control character".to_owned());
-        }
-        if seen.contains(id) {
-            return Err(format!("order {id} stands in the file twice"));
-        }
-        let quantity = whole_number(quantity)?;
-        if quantity <= 0 {
-            return Err(format!("quantity {quantity} is not positive"));
-        }
-        let Some(left) = remaining.get_mut(sku) else {
-            return Err(format!("SKU {sku:?} is unknown"));
-        };
-        if quantity > *left {
-            return Err(format!("quantity {quantity} is beyond the stock: {left} of {sku} left"));
-        }
-        *left -= quantity;
-        seen.insert(id.to_owned());
-        orders.push(Order { line, id: id.to_owned(), sku: sku.to_owned(), quantity });
-        Ok(())
-    });
+    let bad = read_numbered(
+        file,
+        ["order_id", "sku", "quantity"],
+        &mut line,
+        |line, [id, sku, quantity]| {
+            if id.is_empty() || id.len() > MAX_ID_BYTES {
+                return Err(format!(
+                    "an order id has 1 to {MAX_ID_BYTES} bytes, this one has {}",
+                    id.len()
+                ));
+            }
+            if id.chars().any(char::is_control) {
+                return Err("the order id contains a control character".to_owned());
+            }
+            if seen.contains(id) {
+                return Err(format!("order {id} stands in the file twice"));
+            }
+            let quantity = whole_number(quantity)?;
+            if quantity <= 0 {
+                return Err(format!("quantity {quantity} is not positive"));
+            }
+            let Some(left) = remaining.get_mut(sku) else {
+                return Err(format!("SKU {sku:?} is unknown"));
+            };
+            if quantity > *left {
+                return Err(format!(
+                    "quantity {quantity} is beyond the stock: {left} of {sku} left"
+                ));
+            }
+            *left -= quantity;
+            seen.insert(id.to_owned());
+            orders.push(Order {
+                line,
+                id: id.to_owned(),
+                sku: sku.to_owned(),
+                quantity,
+            });
+            Ok(())
+        },
+    );
     (orders, bad)
 }
 
 fn check_sku(sku: &str) -> Result<(), String> {
     if sku.len() > MAX_SKU_BYTES {
-        return Err(format!("a SKU has at most {MAX_SKU_BYTES} bytes, this one has {}", sku.len()));
+        return Err(format!(
+            "a SKU has at most {MAX_SKU_BYTES} bytes, this one has {}",
+            sku.len()
+        ));
     }
     if sku.chars().any(char::is_control) {
         return Err("the SKU contains a control character".to_owned());
     }
-    Key::new(sku).map(drop).map_err(|error| format!("SKU {sku:?} cannot be locked: {error}"))
+    Key::new(sku)
+        .map(drop)
+        .map_err(|error| format!("SKU {sku:?} cannot be locked: {error}"))
 }
 
 fn whole_number(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|_| format!("quantity {text:?} is not a whole number"))
+    text.parse()
+        .map_err(|_| format!("quantity {text:?} is not a whole number"))
 }
 
 fn read<const N: usize>(
@@ -116,12 +137,18 @@ fn read_numbered<const N: usize>(
 ) -> Vec<BadLine> {
     let mut bytes = Vec::new();
     if let Err(error) = file.read_to_end(&mut bytes) {
-        return vec![BadLine { line: 1, reason: format!("the file cannot be read: {error}") }];
+        return vec![BadLine {
+            line: 1,
+            reason: format!("the file cannot be read: {error}"),
+        }];
     }
     let text = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
     // Quotes are the library's business; the number of fields is ours, to name the bad line.
-    let mut reader =
-        ReaderBuilder::new().has_headers(false).flexible(true).trim(Trim::All).from_reader(text);
+    let mut reader = ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .trim(Trim::All)
+        .from_reader(text);
     let mut bad = Vec::new();
     let mut data_lines = 0_u64;
     let mut record = csv::ByteRecord::new();
@@ -132,13 +159,21 @@ fn read_numbered<const N: usize>(
             Ok(true) => {}
             Err(error) => {
                 let at = error.position().map_or(*line + 1, csv::Position::line);
-                bad.push(BadLine { line: at, reason: error.to_string() });
+                bad.push(BadLine {
+                    line: at,
+                    reason: error.to_string(),
+                });
                 break;
             }
         }
         *line = record.position().map_or(*line + 1, csv::Position::line);
         let is_first = std::mem::take(&mut first);
-        let mut refuse = |reason| bad.push(BadLine { line: *line, reason });
+        let mut refuse = |reason| {
+            bad.push(BadLine {
+                line: *line,
+                reason,
+            })
+        };
         let Ok(record) = StringRecord::from_byte_record(record.clone()) else {
             data_lines += 1;
             refuse("the line is not UTF-8".to_owned());
@@ -157,11 +192,18 @@ fn read_numbered<const N: usize>(
                     refuse(reason);
                 }
             }
-            Err(fields) => refuse(format!("{} fields instead of {N} ({})", fields.len(), columns.join(","))),
+            Err(fields) => refuse(format!(
+                "{} fields instead of {N} ({})",
+                fields.len(),
+                columns.join(",")
+            )),
         }
     }
     if data_lines == 0 && bad.is_empty() {
-        bad.push(BadLine { line: 1, reason: "the file holds no line of data".to_owned() });
+        bad.push(BadLine {
+            line: 1,
+            reason: "the file holds no line of data".to_owned(),
+        });
     }
     bad
 }
@@ -181,9 +223,17 @@ mod tests {
         let ids: Vec<&str> = orders.iter().map(|order| order.id.as_str()).collect();
         assert_eq!(ids, accepted);
         let lines: Vec<u64> = bad.iter().map(|bad| bad.line).collect();
-        assert_eq!(lines, refused.iter().map(|(line, _)| *line).collect::<Vec<_>>(), "{bad:?}");
+        assert_eq!(
+            lines,
+            refused.iter().map(|(line, _)| *line).collect::<Vec<_>>(),
+            "{bad:?}"
+        );
         for (bad, (_, part)) in bad.iter().zip(refused) {
-            assert!(bad.reason.contains(part), "{:?} does not say {part:?}", bad.reason);
+            assert!(
+                bad.reason.contains(part),
+                "{:?} does not say {part:?}",
+                bad.reason
+            );
         }
         orders
     }
@@ -232,7 +282,15 @@ mod tests {
             &[],
         );
         assert_eq!(orders[0].quantity, 2);
-        assert_eq!(orders[1], Order { line: 4, id: "b".to_owned(), sku: "pear".to_owned(), quantity: 3 });
+        assert_eq!(
+            orders[1],
+            Order {
+                line: 4,
+                id: "b".to_owned(),
+                sku: "pear".to_owned(),
+                quantity: 3
+            }
+        );
     }
 
     #[test]
@@ -249,12 +307,20 @@ mod tests {
 
     #[test]
     fn bytes_that_are_not_text_cost_only_their_own_line() {
-        check(b"a,apple,1\n\xFF,apple,1\nb,apple,1\n", &["a", "b"], &[(2, "not UTF-8")]);
+        check(
+            b"a,apple,1\n\xFF,apple,1\nb,apple,1\n",
+            &["a", "b"],
+            &[(2, "not UTF-8")],
+        );
     }
 
     #[test]
     fn a_control_character_in_a_quoted_id_is_refused_with_the_line_it_starts_on() {
-        check(b"\"a\nb\",apple,1\nc,apple,1\n", &["c"], &[(1, "control character")]);
+        check(
+            b"\"a\nb\",apple,1\nc,apple,1\n",
+            &["c"],
+            &[(1, "control character")],
+        );
     }
 
     #[test]
@@ -262,7 +328,10 @@ mod tests {
         check(
             b"a,apple,6\nb,apple,5\nc,apple,4\nd,apple,1\n",
             &["a", "c"],
-            &[(2, "5 is beyond the stock: 4 of apple left"), (4, "0 of apple left")],
+            &[
+                (2, "5 is beyond the stock: 4 of apple left"),
+                (4, "0 of apple left"),
+            ],
         );
     }
 
@@ -273,8 +342,12 @@ mod tests {
 
     #[test]
     fn a_stock_list_refuses_what_cannot_be_locked_or_counted() {
-        let (stock, bad) = read_stock(&b"sku,quantity\napple,3\nbad name,1\napple,4\npear,-1\nfig,x\n"[..]);
+        let (stock, bad) =
+            read_stock(&b"sku,quantity\napple,3\nbad name,1\napple,4\npear,-1\nfig,x\n"[..]);
         assert_eq!(stock, Stock::from([("apple".to_owned(), 3)]));
-        assert_eq!(bad.iter().map(|bad| bad.line).collect::<Vec<_>>(), [3, 4, 5, 6]);
+        assert_eq!(
+            bad.iter().map(|bad| bad.line).collect::<Vec<_>>(),
+            [3, 4, 5, 6]
+        );
     }
 }

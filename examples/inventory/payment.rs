@@ -3,25 +3,17 @@
 //!
 //! It is also where the demonstration stops a worker: between the question and the answer.
 
-use std::io;
+use std::io::{self, Write as _};
 
 use highwater_lock::FencingToken;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin, Stdout};
+use tokio::task::spawn_blocking;
 
 use crate::orders::Order;
 
 /// Standard input and output of a worker, a line a message, fields separated by tabs.
-pub(crate) struct Payment {
-    input: Lines<BufReader<Stdin>>,
-    output: Stdout,
-}
+pub(crate) struct Payment;
 
 impl Payment {
-    pub(crate) fn new() -> Self {
-        let input = BufReader::new(tokio::io::stdin()).lines();
-        Self { input, output: tokio::io::stdout() }
-    }
-
     /// Charges the customer; returns when the service has answered.
     pub(crate) async fn charge(&mut self, order: &Order, token: FencingToken) -> io::Result<()> {
         self.say(&format!("charge\t{}\t{token}", order.id)).await?;
@@ -33,12 +25,14 @@ impl Payment {
 
     /// Sends one line.
     pub(crate) async fn say(&mut self, line: &str) -> io::Result<()> {
-        self.output.write_all(format!("{line}\n").as_bytes()).await?;
-        self.output.flush().await
+        let mut output = io::stdout().lock();
+        writeln!(output, "{line}")?;
+        output.flush()
     }
 
     /// Waits for one line; `None` is the end of the work.
     pub(crate) async fn hear(&mut self) -> io::Result<Option<String>> {
-        self.input.next_line().await
+        let line = spawn_blocking(|| io::stdin().lines().next());
+        line.await.map_err(io::Error::other)?.transpose()
     }
 }

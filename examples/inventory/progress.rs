@@ -23,7 +23,12 @@ impl Progress {
             bar.set_message(title);
             bar
         });
-        Self { title, orders, sold: AtomicUsize::new(0), bar }
+        Self {
+            title,
+            orders,
+            sold: AtomicUsize::new(0),
+            bar,
+        }
     }
 
     /// One more order is in the database.

@@ -50,28 +50,41 @@ impl Report {
         let real = shop.stock().await?;
         let mut recorded = shop.orders().await?;
         let shelves = shelves(before, orders, &recorded, &real);
-        let mut wanted: Vec<_> =
-            orders.iter().map(|o| (o.id.clone(), o.sku.clone(), o.quantity)).collect();
+        let mut wanted: Vec<_> = orders
+            .iter()
+            .map(|o| (o.id.clone(), o.sku.clone(), o.quantity))
+            .collect();
         wanted.sort();
         recorded.sort();
-        Ok(Self { told, shelves, orders: orders.len(), orders_exact: wanted == recorded })
+        Ok(Self {
+            told,
+            shelves,
+            orders: orders.len(),
+            orders_exact: wanted == recorded,
+        })
     }
 
     /// Every order recorded once, and the stock right to the unit.
     pub(crate) fn exact(&self) -> bool {
         self.orders_exact
             && self.told.done == self.orders
-            && self.shelves.iter().all(|shelf| shelf.real == shelf.expected())
+            && self
+                .shelves
+                .iter()
+                .all(|shelf| shelf.real == shelf.expected())
     }
 
     pub(crate) fn oversold(&self) -> i64 {
-        self.shelves.iter().map(|shelf| shelf.oversold().max(0)).sum()
+        self.shelves
+            .iter()
+            .map(|shelf| shelf.oversold().max(0))
+            .sum()
     }
 
     /// The table and the lines below it.
     pub(crate) fn print(&self) -> String {
         let mut table = Table::new();
-        table.load_preset(presets::ASCII_MARKDOWN);
+        table.load_style(presets::ASCII_MARKDOWN);
         table.set_header(["SKU", "before", "sold", "expected", "real", "oversold"]);
         for column in 1..6 {
             if let Some(column) = table.column_mut(column) {
@@ -79,17 +92,31 @@ impl Report {
             }
         }
         for shelf in &self.shelves {
-            let numbers =
-                [shelf.before, shelf.recorded, shelf.expected(), shelf.real, shelf.oversold()];
+            let numbers = [
+                shelf.before,
+                shelf.recorded,
+                shelf.expected(),
+                shelf.real,
+                shelf.oversold(),
+            ];
             let mut row = vec![shelf.sku.clone()];
             row.extend(numbers.map(|number| number.to_string()));
             table.add_row(row);
         }
         let mut text = format!("{table}\n");
-        let Told { done, refused, failed, .. } = &self.told;
+        let Told {
+            done,
+            refused,
+            failed,
+            ..
+        } = &self.told;
         let orders = self.orders;
         let _ = writeln!(text, "orders done: {done} of {orders}");
-        let _ = writeln!(text, "stale writes refused by the database: {}", refused.len());
+        let _ = writeln!(
+            text,
+            "stale writes refused by the database: {}",
+            refused.len()
+        );
         for refusal in refused {
             let (id, sku) = (&refusal.order.id, &refusal.order.sku);
             let (offered, highest) = (&refusal.offered, &refusal.highest);
@@ -99,7 +126,11 @@ impl Report {
             );
         }
         for (order, reason) in failed {
-            let _ = writeln!(text, "  order {} (line {}) failed: {reason}", order.id, order.line);
+            let _ = writeln!(
+                text,
+                "  order {} (line {}) failed: {reason}",
+                order.id, order.line
+            );
         }
         if !self.orders_exact {
             let _ = writeln!(text, "the recorded orders are NOT the ones of the file");
@@ -140,18 +171,33 @@ mod tests {
     use super::*;
 
     fn order(id: &str, quantity: i64) -> Order {
-        Order { line: 1, id: id.to_owned(), sku: "fig".to_owned(), quantity }
+        Order {
+            line: 1,
+            id: id.to_owned(),
+            sku: "fig".to_owned(),
+            quantity,
+        }
     }
 
     fn report(recorded: &[(&str, i64)], real: i64) -> Report {
         let orders = [order("a", 2), order("b", 3)];
-        let recorded: Vec<_> =
-            recorded.iter().map(|(id, q)| ((*id).to_owned(), "fig".to_owned(), *q)).collect();
+        let recorded: Vec<_> = recorded
+            .iter()
+            .map(|(id, q)| ((*id).to_owned(), "fig".to_owned(), *q))
+            .collect();
         let stock = |quantity| Stock::from([("fig".to_owned(), quantity)]);
         let orders_exact = recorded.len() == 2;
-        let told = Told { done: recorded.len(), ..Told::default() };
+        let told = Told {
+            done: recorded.len(),
+            ..Told::default()
+        };
         let shelves = shelves(&stock(10), &orders, &recorded, &stock(real));
-        Report { told, shelves, orders: 2, orders_exact }
+        Report {
+            told,
+            shelves,
+            orders: 2,
+            orders_exact,
+        }
     }
 
     #[test]

@@ -29,9 +29,9 @@ pub(crate) struct Setup {
     pub(crate) key_prefix: String,
     pub(crate) lease_seconds: u64,
     pub(crate) workers: usize,
-    /// How many later orders of the same SKU the others finish before the frozen worker wakes;
-    /// 0 freezes nobody.
-    pub(crate) freeze: usize,
+    /// How many later orders of the same SKU the others finish before the frozen worker wakes:
+    /// all of them by default, and 0 freezes nobody.
+    pub(crate) freeze: Option<usize>,
     pub(crate) fencing: bool,
 }
 
@@ -65,14 +65,19 @@ pub(crate) async fn run(
     progress: Progress,
 ) -> Result<Told, Failure> {
     let freeze = choose(orders, setup.freeze);
-    let queue = orders.iter().cloned().map(|order| (order, 1)).collect();
-    let (sold_of_frozen_sku, _) = watch::channel(0);
+    let mut queue: VecDeque<_> = orders.iter().cloned().map(|order| (order, 1)).collect();
+    if let Some(freeze) = &freeze
+        && let Some(first) = queue.remove(freeze.at)
+    {
+        queue.push_front(first);
+    }
     let desk = Desk {
         queue: Mutex::new(queue),
         told: Mutex::new(Told::default()),
         open: watch::Sender::new(orders.len()),
+        sold_of_frozen_sku: watch::Sender::new(0),
+        waits_for_freeze: watch::Sender::new(freeze.is_some()),
         freeze,
-        sold_of_frozen_sku,
         progress,
         setup,
     };
@@ -90,22 +95,36 @@ pub(crate) async fn run(
     Ok(told)
 }
 
-/// The order to freeze at: the first whose SKU has enough later orders to notice the damage.
-fn choose(orders: &[Order], later: usize) -> Option<Freeze> {
-    if later == 0 {
-        return None;
-    }
-    let followers = |at: usize| orders[at + 1..].iter().filter(|o| o.sku == orders[at].sku).count();
-    let at = (0..orders.len()).find(|&at| followers(at) >= later)?;
-    Some(Freeze { order: orders[at].clone(), later })
-}
-
-/// Whether some order has that many later ones of its SKU.
-pub(crate) fn can_freeze(orders: &[Order], later: usize) -> bool {
+/// Whether there is an order to freeze at.
+pub(crate) fn can_freeze(orders: &[Order], later: Option<usize>) -> bool {
     choose(orders, later).is_some()
 }
 
+/// The order to freeze at: the first whose SKU has enough later orders to notice the damage.
+fn choose(orders: &[Order], later: Option<usize>) -> Option<Freeze> {
+    let followers = |at: usize| {
+        let sku = &orders[at].sku;
+        orders[at + 1..].iter().filter(|o| o.sku == *sku).count()
+    };
+    let freeze_at = |at: usize, later| Freeze {
+        at,
+        order: orders[at].clone(),
+        later,
+    };
+    let mut places = 0..orders.len();
+    match later {
+        Some(0) => None,
+        Some(later) => places
+            .find(|&at| followers(at) >= later)
+            .map(|at| freeze_at(at, later)),
+        None => places
+            .map(|at| freeze_at(at, followers(at)))
+            .find(|freeze| freeze.later > 0),
+    }
+}
+
 struct Freeze {
+    at: usize,
     order: Order,
     later: usize,
 }
@@ -117,6 +136,9 @@ struct Desk {
     /// Orders that are neither recorded nor given up.
     open: watch::Sender<usize>,
     freeze: Option<Freeze>,
+    /// The order to freeze at is handed out first, and no other before its worker is frozen: so
+    /// the demonstration does not depend on who is faster.
+    waits_for_freeze: watch::Sender<bool>,
     sold_of_frozen_sku: watch::Sender<usize>,
     progress: Progress,
     setup: Setup,
@@ -126,22 +148,40 @@ impl Desk {
     /// The next order; waits while others still work, since theirs can come back.
     async fn next(&self) -> Option<(Order, u32)> {
         let mut open = self.open.subscribe();
+        let mut waits = self.waits_for_freeze.subscribe();
         loop {
             let left = *open.borrow_and_update();
             if left == 0 {
                 return None;
             }
-            if let Some(next) = lock(&self.queue).pop_front() {
+            if let Some(next) = self.take(*waits.borrow_and_update()) {
                 return Some(next);
             }
-            open.changed().await.ok()?;
+            tokio::select! {
+                changed = open.changed() => changed.ok()?,
+                changed = waits.changed() => changed.ok()?,
+            }
+        }
+    }
+
+    fn take(&self, waits_for_freeze: bool) -> Option<(Order, u32)> {
+        let mut queue = lock(&self.queue);
+        if waits_for_freeze {
+            let freeze = self.freeze.as_ref()?;
+            queue.pop_front_if(|(order, _)| *order == freeze.order)
+        } else {
+            queue.pop_front()
         }
     }
 
     fn recorded(&self, order: &Order) {
         lock(&self.told).done += 1;
         self.progress.sold();
-        if self.freeze.as_ref().is_some_and(|freeze| freeze.order.sku == order.sku) {
+        if self
+            .freeze
+            .as_ref()
+            .is_some_and(|freeze| freeze.order.sku == order.sku)
+        {
             self.sold_of_frozen_sku.send_modify(|sold| *sold += 1);
         }
         self.open.send_modify(|open| *open -= 1);
@@ -163,9 +203,16 @@ impl Desk {
     /// Hands the order out once more, or gives it up.
     fn again(&self, order: Order, attempt: u32, reason: &str) {
         if attempt < ATTEMPTS {
-            lock(&self.queue).push_back((order, attempt + 1));
+            let mut queue = lock(&self.queue);
+            if *self.waits_for_freeze.borrow() {
+                queue.push_front((order, attempt + 1));
+            } else {
+                queue.push_back((order, attempt + 1));
+            }
+            drop(queue);
             self.open.send_modify(|_| {});
         } else {
+            self.waits_for_freeze.send_replace(false);
             lock(&self.told).failed.push((order, reason.to_owned()));
             self.open.send_modify(|open| *open -= 1);
         }
@@ -202,7 +249,12 @@ impl Worker {
             return Err(io::Error::other("the worker has no pipes").into());
         };
         let output = BufReader::new(output).lines();
-        let mut worker = Self { number, process, input, output };
+        let mut worker = Self {
+            number,
+            process,
+            input,
+            output,
+        };
         worker.hear("ready").await?;
         Ok(worker)
     }
@@ -210,7 +262,9 @@ impl Worker {
     /// Serves orders to this process until none is open.
     async fn serve(mut self, desk: &Desk) -> Result<(), Failure> {
         while let Some((order, attempt)) = desk.next().await {
-            let Order { id, sku, quantity, .. } = &order;
+            let Order {
+                id, sku, quantity, ..
+            } = &order;
             self.say(&format!("sell\t{id}\t{sku}\t{quantity}")).await?;
             let answer = loop {
                 let line = self.next_line().await?;
@@ -218,7 +272,7 @@ impl Worker {
                     break line;
                 }
                 match &desk.freeze {
-                    Some(freeze) if attempt == 1 && freeze.order == order => {
+                    Some(freeze) if freeze.order == order && *desk.waits_for_freeze.borrow() => {
                         self.freeze(desk, freeze).await?;
                     }
                     _ => self.say("charged").await?,
@@ -234,11 +288,15 @@ impl Worker {
             }
         }
         drop(self.input);
-        match timeout(PATIENCE, self.process.wait()).await {
-            Ok(status) if status?.success() => Ok(()),
-            Ok(_) => Err(Failure::Worker("a worker process ended with an error".to_owned())),
-            Err(_) => Err(Failure::Worker("a worker process does not end".to_owned())),
+        let status = timeout(PATIENCE, self.process.wait())
+            .await
+            .map_err(|_| Failure::Worker("a worker process does not end".to_owned()))??;
+        if !status.success() {
+            return Err(Failure::Worker(format!(
+                "a worker process ended with {status}"
+            )));
         }
+        Ok(())
     }
 
     /// Stops the process while it holds its lock and waits for the payment; the answer lies in the
@@ -247,12 +305,14 @@ impl Worker {
         let Order { id, sku, .. } = &freeze.order;
         let number = self.number + 1;
         let mut sold = desk.sold_of_frozen_sku.subscribe();
-        let before = *sold.borrow();
         let began = tokio::time::Instant::now();
         self.signal(Signal::SIGSTOP)?;
-        desk.progress.note(&format!("worker {number} frozen: holds the lock of {sku}, order {id}"));
+        desk.progress.note(&format!(
+            "worker {number} frozen: holds the lock of {sku}, order {id}"
+        ));
         self.say("charged").await?;
-        let taken_over = sold.wait_for(|sold| *sold >= before + freeze.later);
+        desk.waits_for_freeze.send_replace(false);
+        let taken_over = sold.wait_for(|sold| *sold >= freeze.later);
         let patience = Duration::from_secs(desk.setup.lease_seconds) + PATIENCE;
         timeout(patience, taken_over)
             .await
@@ -292,7 +352,9 @@ impl Worker {
             Ok(line) => {
                 line?.ok_or_else(|| Failure::Worker("a worker process has ended".to_owned()))
             }
-            Err(_) => Err(Failure::Worker("a worker process does not answer".to_owned())),
+            Err(_) => Err(Failure::Worker(
+                "a worker process does not answer".to_owned(),
+            )),
         }
     }
 }
@@ -307,16 +369,28 @@ mod tests {
     use super::*;
 
     fn order(id: &str, sku: &str) -> Order {
-        Order { line: 1, id: id.to_owned(), sku: sku.to_owned(), quantity: 1 }
+        Order {
+            line: 1,
+            id: id.to_owned(),
+            sku: sku.to_owned(),
+            quantity: 1,
+        }
     }
 
     #[test]
     fn the_frozen_order_is_the_first_with_enough_later_orders_of_its_sku() {
-        let orders = [order("1", "pear"), order("2", "fig"), order("3", "fig"), order("4", "fig")];
-        let chosen = |later| choose(&orders, later).map(|freeze| freeze.order.id);
-        assert_eq!(chosen(2).as_deref(), Some("2"));
-        assert_eq!(chosen(3), None);
-        assert_eq!(chosen(0), None);
-        assert!(choose(&[], 1).is_none());
+        let orders = [
+            order("1", "pear"),
+            order("2", "fig"),
+            order("3", "fig"),
+            order("4", "fig"),
+        ];
+        let chosen = |later| choose(&orders, later).map(|f| (f.order.id, f.later));
+        assert_eq!(chosen(None), Some(("2".to_owned(), 2)));
+        assert_eq!(chosen(Some(1)), Some(("2".to_owned(), 1)));
+        assert_eq!(chosen(Some(3)), None);
+        assert_eq!(chosen(Some(0)), None);
+        assert!(choose(&orders[..1], None).is_none());
+        assert!(choose(&[], None).is_none());
     }
 }

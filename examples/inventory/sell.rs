@@ -50,7 +50,9 @@ async fn sell_fenced(
             Ok::<_, SellError>(Some(stock_of(&mut *tx, &order.sku).await?))
         })
         .await?;
-    let Some(stock) = stock else { return Ok(Sale::AlreadyRecorded) };
+    let Some(stock) = stock else {
+        return Ok(Sale::AlreadyRecorded);
+    };
 
     // A slow call outside any transaction. The process may freeze here for longer than its lease,
     // and it cannot notice: it wakes up in the middle of this line.
@@ -61,7 +63,9 @@ async fn sell_fenced(
         .transaction(pool, async |tx| {
             set_stock(&mut *tx, &order.sku, stock - order.quantity).await?;
             record(&mut *tx, order, ticket).await?;
-            Ok::<_, SellError>(Sale::Recorded { token: ticket.token() })
+            Ok::<_, SellError>(Sale::Recorded {
+                token: ticket.token(),
+            })
         })
         .await
 }
@@ -100,12 +104,18 @@ pub(crate) async fn sell_unfenced(
 // is the fenced transaction itself.
 
 async fn is_recorded(db: impl Executor<'_, Database = Db>, id: &str) -> Result<bool, sqlx::Error> {
-    let rows: Option<(i64,)> = sqlx::query_as(SQL.find_order).bind(id).fetch_optional(db).await?;
+    let rows: Option<(i64,)> = sqlx::query_as(SQL.find_order)
+        .bind(id)
+        .fetch_optional(db)
+        .await?;
     Ok(rows.is_some())
 }
 
 async fn stock_of(db: impl Executor<'_, Database = Db>, sku: &str) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar(SQL.read_stock).bind(sku).fetch_one(db).await
+    sqlx::query_scalar(SQL.read_stock)
+        .bind(sku)
+        .fetch_one(db)
+        .await
 }
 
 async fn set_stock(
@@ -113,7 +123,11 @@ async fn set_stock(
     sku: &str,
     quantity: i64,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query(SQL.set_stock).bind(quantity).bind(sku).execute(db).await?;
+    sqlx::query(SQL.set_stock)
+        .bind(quantity)
+        .bind(sku)
+        .execute(db)
+        .await?;
     Ok(())
 }
 

@@ -2,8 +2,8 @@
 
 use sqlx::Pool;
 
-use super::super::{ALL_ORDERS, ALL_STOCK, DROP};
 use super::{Db, SQL};
+use crate::database::{ALL_ORDERS, ALL_STOCK, DROP};
 use crate::orders::Stock;
 
 pub(crate) async fn reset(pool: &Pool<Db>, stock: &Stock) -> Result<(), sqlx::Error> {
@@ -12,7 +12,11 @@ pub(crate) async fn reset(pool: &Pool<Db>, stock: &Stock) -> Result<(), sqlx::Er
     }
     let mut tx = pool.begin().await?;
     for (sku, quantity) in stock {
-        sqlx::query(SQL.add_sku).bind(sku).bind(quantity).execute(&mut *tx).await?;
+        sqlx::query(SQL.add_sku)
+            .bind(sku)
+            .bind(quantity)
+            .execute(&mut *tx)
+            .await?;
     }
     tx.commit().await
 }
@@ -27,7 +31,10 @@ pub(crate) async fn orders(pool: &Pool<Db>) -> Result<Vec<(String, String, i64)>
 }
 
 pub(crate) async fn clean_up(pool: &Pool<Db>, key_prefix: &str) -> Result<(), sqlx::Error> {
-    sqlx::query(SQL.forget_marks).bind(key_prefix.as_bytes()).execute(pool).await?;
+    sqlx::query(SQL.forget_marks)
+        .bind(key_prefix.as_bytes())
+        .execute(pool)
+        .await?;
     for statement in DROP {
         sqlx::raw_sql(statement).execute(pool).await?;
     }

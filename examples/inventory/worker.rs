@@ -37,19 +37,30 @@ pub(crate) async fn work() -> Result<(), Failure> {
     }
     let client = client.connect().await?;
     let prefix = required(setting::KEY_PREFIX)?;
-    let lease: u64 = required(setting::LEASE_SECONDS)?.parse().map_err(io::Error::other)?;
+    let lease: u64 = required(setting::LEASE_SECONDS)?
+        .parse()
+        .map_err(io::Error::other)?;
     let fencing = required(setting::FENCING)? == "on";
     // Long enough to see a frozen holder's lease end.
     let options = AcquireOptions::new()
         .lease(Duration::from_secs(lease))
         .wait(Duration::from_secs(lease + 10));
 
-    let mut payment = Payment::new();
+    let mut payment = Payment;
     payment.say("ready").await?;
     while let Some(line) = payment.hear().await? {
         let order = parse(&line)?;
         let key = Key::new(format!("{prefix}{}", order.sku)).map_err(io::Error::other)?;
-        let sale = shop.sell(fencing, &client, options.clone(), &key, &order, &mut payment).await;
+        let sale = shop
+            .sell(
+                fencing,
+                &client,
+                options.clone(),
+                &key,
+                &order,
+                &mut payment,
+            )
+            .await;
         payment.say(&answer(sale)).await?;
     }
     client.close().await;
@@ -60,7 +71,9 @@ fn answer(sale: Result<Sale, SellError>) -> String {
     match sale {
         Ok(Sale::Recorded { token }) => format!("recorded\t{token}"),
         Ok(Sale::AlreadyRecorded) => "already".to_owned(),
-        Err(SellError::Fence(FenceError::Stale { offered, highest, .. })) => {
+        Err(SellError::Fence(FenceError::Stale {
+            offered, highest, ..
+        })) => {
             format!("stale\t{offered}\t{highest}")
         }
         Err(SellError::Lock(AcquireError::TimedOut)) => "waited".to_owned(),
@@ -73,7 +86,12 @@ fn parse(line: &str) -> io::Result<Order> {
     match fields[..] {
         ["sell", id, sku, quantity] => {
             let quantity = quantity.parse().map_err(io::Error::other)?;
-            Ok(Order { line: 0, id: id.to_owned(), sku: sku.to_owned(), quantity })
+            Ok(Order {
+                line: 0,
+                id: id.to_owned(),
+                sku: sku.to_owned(),
+                quantity,
+            })
         }
         _ => Err(io::Error::other(format!("not an order: {line:?}"))),
     }
