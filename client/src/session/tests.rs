@@ -25,6 +25,11 @@ struct Line {
 
 /// A running session whose pipe holds so many bytes.
 fn line(pipe: usize, extensions: bool) -> Line {
+    let (client, server) = tokio::io::duplex(pipe);
+    line_over(Box::new(client), server, extensions)
+}
+
+fn line_over(stream: Box<dyn Stream>, server: DuplexStream, extensions: bool) -> Line {
     let target = Target {
         address: String::new(),
         secret: Secret::no_auth(),
@@ -32,9 +37,8 @@ fn line(pipe: usize, extensions: bool) -> Line {
     };
     let (orders, releases) = mpsc::channel(16);
     let shared = Arc::new(Shared::new(target, Pool::new(1), orders));
-    let (client, server) = tokio::io::duplex(pipe);
     let opened = Opened {
-        stream: Box::new(client),
+        stream,
         decoder: ReplyDecoder::new(),
         domain: Domain::from_bytes([1; 32]),
         extensions,
@@ -174,6 +178,19 @@ async fn another_domain_on_an_open_connection_ends_it() {
     let domain = Domain::from_bytes([2; 32]);
     line.reply(Reply::Domain { id, domain }).await;
     assert!(matches!(line.session.await.unwrap(), End::Misfit));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_holds_back_what_it_takes_is_flushed() {
+    let (client, server) = tokio::io::duplex(4_096);
+    let holding_back = tokio::io::BufWriter::new(client);
+    let mut line = line_over(Box::new(holding_back), server, true);
+    let started = system::now();
+    let waiting = line.acquire(Duration::from_secs(5)).await;
+    let id = line.request().await.id();
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    line.reply(Reply::TimedOut { id }).await;
+    assert!(matches!(patient(waiting).await, Ended::Replied(_)));
 }
 
 #[tokio::test(start_paused = true)]

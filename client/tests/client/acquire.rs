@@ -6,7 +6,7 @@ use highwater_client::{AcquireError, AcquireOptions, ErrorCode, FencingToken};
 use highwater_protocol::handshake::Slot;
 use highwater_protocol::{Reply, Request, Shape};
 
-use crate::fake::{Fake, Manners};
+use crate::fake::{Fake, Manners, PATIENCE};
 use crate::{
     acquired, acquiring, cancel_of, domain, granted, keys, release_of, released, token, wait,
 };
@@ -197,10 +197,12 @@ async fn a_reply_against_the_protocol_ends_the_connection_and_leaves_the_outcome
         |_| b"garbage".to_vec(),
     ];
     for bytes in strange {
-        let acquire = acquiring(&client, "k", wait(20_000));
+        let acquire = acquiring(&client, "k", wait(60_000));
         let (peer, request) = fake.request().await;
         peer.send(bytes(&request));
-        let error = acquire.await.unwrap().unwrap_err();
+        // At once, and not at the end of the wait.
+        let outcome = tokio::time::timeout(PATIENCE, acquire).await;
+        let error = outcome.unwrap().unwrap().unwrap_err();
         assert_eq!(error, AcquireError::Indeterminate);
         fake.closed(peer.number).await;
     }
