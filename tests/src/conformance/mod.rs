@@ -5,10 +5,12 @@
 //! `tests/tests/` choose the databases; [`Suite`] runs the cases and counts.
 
 mod backend;
+#[expect(clippy::unwrap_used, reason = "a case fails by a panic")]
 mod cases;
 mod database;
 mod proxy;
 mod servers;
+#[expect(clippy::unwrap_used, reason = "a case fails by a panic")]
 mod world;
 
 use std::collections::BTreeMap;

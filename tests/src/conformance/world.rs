@@ -171,11 +171,16 @@ impl<D: Database> World<D> {
     ///
     /// The cases hold either way: this only makes sure that the interleaving they name happens.
     pub async fn until_somebody_waits(&self) {
+        self.until_waiting(1).await;
+    }
+
+    /// The same for a number of sessions.
+    pub async fn until_waiting(&self, sessions: i64) {
         let Some(sql) = D::WAITING else {
             return tokio::time::sleep(Duration::from_millis(60)).await;
         };
-        eventually("a session waits for a lock", PATIENCE, async || {
-            (self.sessions(sql).await > 0).then_some(())
+        eventually("sessions wait for a lock", PATIENCE, async || {
+            (self.sessions(sql).await >= sessions).then_some(())
         })
         .await;
     }

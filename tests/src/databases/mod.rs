@@ -178,7 +178,7 @@ pub struct Server {
 enum Life {
     Elsewhere,
     #[cfg(feature = "databases")]
-    Container(#[expect(dead_code, reason = "held for its Drop")] docker::Container),
+    Container(#[expect(dead_code, reason = "held for its Drop")] Box<docker::Container>),
     Process(#[expect(dead_code, reason = "held for its Drop")] local::Process),
 }
 
@@ -209,7 +209,7 @@ impl Server {
             match docker::Container::start(kind, image).await {
                 Ok((container, version)) => {
                     let url = kind.url(container.port());
-                    let life = Life::Container(container);
+                    let life = Life::Container(Box::new(container));
                     return Ok(Self::new(
                         kind,
                         url,

@@ -71,6 +71,7 @@ table! {
     several:
         all_keys_are_admitted_or_none,
         opposite_orders_from_many_tasks_reach_the_caller_without_a_deadlock,
+        opposite_orders_do_not_deadlock_even_without_a_retry,
         one_stale_key_among_many_is_named,
         a_deadlock_on_business_rows_is_retried,
         sixteen_keys_fit_in_one_fence;
