@@ -44,7 +44,7 @@ use crate::worker::setting;
 struct Arguments {
     /// postgres://…, mysql://…, mariadb://… or sqlite://FILE [default: SQLite in a temporary folder].
     /// The tables highwater_example_* are dropped and created there
-    #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
+    #[arg(long, env = setting::DATABASE_URL, hide_env_values = true)]
     database_url: Option<String>,
 
     /// A running lock server [default: one of its own]

@@ -1,8 +1,9 @@
-//! Development tasks: `cargo xtask test | verify | tidy | interop | images`.
+//! Development tasks: `cargo xtask test | verify | tidy | interop | demo | images`.
 //!
 //! Every command that is run is printed first, and a failed one again with the line that repeats
 //! it. `test` is everything there is to run, `verify` everything that only reads.
 
+mod demo;
 mod interop;
 mod licences;
 mod run;
@@ -22,6 +23,7 @@ usage: cargo xtask TASK
   verify    the gate: format, lints, docs, licences, the core without std, tidiness
   tidy      the rules about files and dependencies alone
   interop   the published client's own network tests against our server
+  demo      the example `inventory`, on SQLite and on the servers named by HIGHWATER_TEST_*_URL
   images    builds the database images of the tests from Debian packages (as root)
 ";
 
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         ["test"] => test::run,
         ["verify"] => verify::run,
         ["tidy"] => tidy::run,
+        ["demo"] => demo::run,
         ["interop"] => interop::run,
         ["images"] => images,
         ["help" | "-h" | "--help"] => {

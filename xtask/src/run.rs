@@ -20,6 +20,8 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) struct Command {
     words: Vec<String>,
     env: Vec<(String, String)>,
+    /// Variables that get the value of another one, which may be a secret and is not printed.
+    env_from: Vec<(&'static str, &'static str)>,
 }
 
 impl Command {
@@ -27,6 +29,7 @@ impl Command {
         Self {
             words: vec![program.as_ref().to_string_lossy().into_owned()],
             env: Vec::new(),
+            env_from: Vec::new(),
         }
     }
 
@@ -45,6 +48,16 @@ impl Command {
         self
     }
 
+    pub(crate) fn env_from(mut self, variable: &'static str, other: &'static str) -> Self {
+        self.env_from.push((variable, other));
+        self
+    }
+
+    /// The words of the command, for another that runs it.
+    pub(crate) fn words(&self) -> impl Iterator<Item = String> {
+        self.words.iter().cloned()
+    }
+
     fn process(&self) -> process::Command {
         let program = match (&*self.words[0], std::env::var_os("CARGO")) {
             ("cargo", Some(cargo)) => cargo,
@@ -53,6 +66,9 @@ impl Command {
         let mut process = process::Command::new(program);
         process.args(&self.words[1..]).current_dir(root());
         process.envs(self.env.iter().map(|(variable, value)| (variable, value)));
+        for (variable, other) in &self.env_from {
+            process.env(variable, std::env::var_os(other).unwrap_or_default());
+        }
         process
     }
 
@@ -105,6 +121,9 @@ impl fmt::Display for Command {
         for (variable, value) in &self.env {
             write!(f, "{variable}={} ", quoted(value))?;
         }
+        for (variable, other) in &self.env_from {
+            write!(f, "{variable}=\"${other}\" ")?;
+        }
         let words: Vec<_> = self.words.iter().map(|word| quoted(word)).collect();
         f.write_str(&words.join(" "))
     }
@@ -153,6 +172,8 @@ mod tests {
             .args(["test", "a b", "it's"])
             .env("X", "1 2");
         assert_eq!(command.to_string(), "X='1 2' cargo test 'a b' 'it'\\''s'");
+        let secret = Command::new("cargo").env_from("URL", "HOME");
+        assert_eq!(secret.to_string(), "URL=\"$HOME\" cargo");
     }
 
     #[test]

@@ -40,23 +40,27 @@ pub(crate) fn run() -> Result<()> {
     let mut words = targets.databases;
     words.push("--no-fail-fast".into());
     steps.note("databases", totals.run(&cargo(&words)));
-    let servers = Command::cargo().args([
-        "run",
-        "--quiet",
-        "--package",
-        "highwater-tests",
-        "--all-features",
-        "--locked",
-        "--bin",
-        "with-databases",
-        "--",
-        "cargo",
-    ]);
-    let servers = servers.args(SELECTION).args(targets.servers);
-    let servers = images.iter().fold(servers, |command, (variable, image)| {
-        command.env(variable, image)
-    });
-    steps.note("databases", totals.run(&servers));
+    let with_servers = |command: Command| {
+        let words = [
+            "run",
+            "--quiet",
+            "--package",
+            "highwater-tests",
+            "--all-features",
+            "--locked",
+            "--bin",
+            "with-databases",
+            "--",
+        ];
+        let command = Command::cargo().args(words).args(command.words());
+        images.iter().fold(command, |command, (variable, image)| {
+            command.env(variable, image)
+        })
+    };
+    let on_servers = Command::cargo().args(SELECTION).args(targets.servers);
+    steps.note("databases", totals.run(&with_servers(on_servers)));
+    let demo = Command::cargo().args(["xtask", "demo"]);
+    steps.note("main job", with_servers(demo).run());
 
     steps.note("interop", totals.run(&cargo(&targets.interop)));
     println!("\n$ cargo xtask interop");

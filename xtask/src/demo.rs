@@ -1,0 +1,31 @@
+//! `cargo xtask demo`: the main job, `examples/inventory`, on SQLite and on every database server
+//! whose URL the environment has.
+//!
+//! The example itself decides by its exit status: exact with fencing, and damaged without.
+
+use crate::Result;
+use crate::run::{Command, Steps};
+
+/// The variables that can hold the URL of a server.
+const URLS: [&str; 3] = [
+    "HIGHWATER_TEST_POSTGRES_URL",
+    "HIGHWATER_TEST_MYSQL_URL",
+    "HIGHWATER_TEST_MARIADB_URL",
+];
+
+/// Runs the example as the README says, then on each server.
+pub(crate) fn run() -> Result<()> {
+    let mut steps = Steps::default();
+    let example =
+        || Command::cargo().args(["run", "--release", "--locked", "--example", "inventory"]);
+    steps.note("main job on SQLite", example().run());
+    for variable in URLS {
+        if std::env::var_os(variable).is_none_or(|url| url.is_empty()) {
+            println!("\n{variable} is not set: not run there");
+            continue;
+        }
+        let on_server = example().env_from("HIGHWATER_EXAMPLE_DATABASE_URL", variable);
+        steps.note(&format!("main job with {variable}"), on_server.run());
+    }
+    steps.finish()
+}
