@@ -34,7 +34,7 @@ const MAX_SKU_BYTES: usize = 64;
 /// Reads `sku,quantity` lines.
 pub(crate) fn read_stock(file: impl io::Read) -> (Stock, Vec<BadLine>) {
     let mut stock = Stock::new();
-    let bad = read(file, ["sku", "quantity"], |[sku, quantity]| {
+    let bad = read_lines(file, ["sku", "quantity"], |_, [sku, quantity]| {
         check_sku(sku)?;
         let quantity = whole_number(quantity)?;
         if quantity < 0 {
@@ -55,11 +55,9 @@ pub(crate) fn read_orders(file: impl io::Read, stock: &Stock) -> (Vec<Order>, Ve
     let mut orders = Vec::new();
     let mut remaining = stock.clone();
     let mut seen = HashSet::new();
-    let mut line = 0;
-    let bad = read_numbered(
+    let bad = read_lines(
         file,
         ["order_id", "sku", "quantity"],
-        &mut line,
         |line, [id, sku, quantity]| {
             if id.is_empty() || id.len() > MAX_ID_BYTES {
                 return Err(format!(
@@ -119,93 +117,95 @@ fn whole_number(text: &str) -> Result<i64, String> {
         .map_err(|_| format!("quantity {text:?} is not a whole number"))
 }
 
-fn read<const N: usize>(
-    file: impl io::Read,
-    columns: [&str; N],
-    mut accept: impl FnMut([&str; N]) -> Result<(), String>,
-) -> Vec<BadLine> {
-    read_numbered(file, columns, &mut 0, |_, fields| accept(fields))
-}
-
 /// Calls `accept` for each data line with exactly `N` fields; whatever cannot be used, and
 /// whatever `accept` refuses, becomes a [`BadLine`].
-fn read_numbered<const N: usize>(
+///
+/// The library gets one line at a time. No field here may span lines, and so a quote that is not
+/// closed costs its own line and not the rest of the file.
+fn read_lines<const N: usize>(
     mut file: impl io::Read,
     columns: [&str; N],
-    line: &mut u64,
     mut accept: impl FnMut(u64, [&str; N]) -> Result<(), String>,
 ) -> Vec<BadLine> {
     let mut bytes = Vec::new();
     if let Err(error) = file.read_to_end(&mut bytes) {
-        return vec![BadLine {
-            line: 1,
-            reason: format!("the file cannot be read: {error}"),
-        }];
+        let reason = format!("the file cannot be read: {error}");
+        return vec![BadLine { line: 1, reason }];
     }
     let text = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
-    // Quotes are the library's business; the number of fields is ours, to name the bad line.
+    let mut bad = Vec::new();
+    let mut found_data = false;
+    let mut may_be_header = true;
+    for (line, text) in (1..).zip(lines(text)) {
+        if text.trim_ascii().is_empty() {
+            continue;
+        }
+        let fields = match split(text) {
+            Ok(fields) => fields,
+            Err(reason) => {
+                found_data = true;
+                bad.push(BadLine { line, reason });
+                continue;
+            }
+        };
+        if std::mem::take(&mut may_be_header) && fields.iter().eq(columns.iter().copied()) {
+            continue;
+        }
+        found_data = true;
+        let fields: Vec<&str> = fields.iter().collect();
+        let outcome = match <[&str; N]>::try_from(fields) {
+            Ok(fields) => match fields.iter().position(|field| field.is_empty()) {
+                Some(at) => Err(format!("the field {} is empty", columns[at])),
+                None => accept(line, fields),
+            },
+            Err(fields) => {
+                let (found, columns) = (fields.len(), columns.join(","));
+                Err(format!("{found} fields instead of {N} ({columns})"))
+            }
+        };
+        if let Err(reason) = outcome {
+            bad.push(BadLine { line, reason });
+        }
+    }
+    if !found_data {
+        let reason = "the file holds no line of data".to_owned();
+        bad.push(BadLine { line: 1, reason });
+    }
+    bad
+}
+
+/// The lines as an editor counts them: CRLF, line feed and carriage return all end one.
+fn lines(mut text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        if text.is_empty() {
+            return None;
+        }
+        let end = text.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+        let (line, rest) = text.split_at(end.unwrap_or(text.len()));
+        let rest = rest.strip_prefix(b"\r").unwrap_or(rest);
+        text = rest.strip_prefix(b"\n").unwrap_or(rest);
+        Some(line)
+    })
+}
+
+/// The fields of one line, with quotes resolved and blanks around them taken away.
+fn split(line: &[u8]) -> Result<StringRecord, String> {
+    if line.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
+        return Err("a quote is not closed on its line".to_owned());
+    }
     let mut reader = ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)
         .trim(Trim::All)
-        .from_reader(text);
-    let mut bad = Vec::new();
-    let mut data_lines = 0_u64;
-    let mut record = csv::ByteRecord::new();
-    let mut first = true;
-    loop {
-        match reader.read_byte_record(&mut record) {
-            Ok(false) => break,
-            Ok(true) => {}
-            Err(error) => {
-                let at = error.position().map_or(*line + 1, csv::Position::line);
-                bad.push(BadLine {
-                    line: at,
-                    reason: error.to_string(),
-                });
-                break;
-            }
+        .from_reader(line);
+    let mut record = StringRecord::new();
+    match reader.read_record(&mut record) {
+        Ok(_) => Ok(record),
+        Err(error) if matches!(error.kind(), csv::ErrorKind::Utf8 { .. }) => {
+            Err("the line is not UTF-8".to_owned())
         }
-        *line = record.position().map_or(*line + 1, csv::Position::line);
-        let is_first = std::mem::take(&mut first);
-        let mut refuse = |reason| {
-            bad.push(BadLine {
-                line: *line,
-                reason,
-            })
-        };
-        let Ok(record) = StringRecord::from_byte_record(record.clone()) else {
-            data_lines += 1;
-            refuse("the line is not UTF-8".to_owned());
-            continue;
-        };
-        if is_first && record.iter().eq(columns.iter().copied()) {
-            continue;
-        }
-        data_lines += 1;
-        let fields: Vec<&str> = record.iter().collect();
-        match <[&str; N]>::try_from(fields) {
-            Ok(fields) => {
-                if let Some(at) = fields.iter().position(|field| field.is_empty()) {
-                    refuse(format!("the field {} is empty", columns[at]));
-                } else if let Err(reason) = accept(*line, fields) {
-                    refuse(reason);
-                }
-            }
-            Err(fields) => refuse(format!(
-                "{} fields instead of {N} ({})",
-                fields.len(),
-                columns.join(",")
-            )),
-        }
+        Err(error) => Err(error.to_string()),
     }
-    if data_lines == 0 && bad.is_empty() {
-        bad.push(BadLine {
-            line: 1,
-            reason: "the file holds no line of data".to_owned(),
-        });
-    }
-    bad
 }
 
 #[cfg(test)]
@@ -315,11 +315,29 @@ mod tests {
     }
 
     #[test]
-    fn a_control_character_in_a_quoted_id_is_refused_with_the_line_it_starts_on() {
+    fn a_quote_that_is_not_closed_costs_no_other_line() {
         check(
-            b"\"a\nb\",apple,1\nc,apple,1\n",
+            b"a,apple,1\n\"b,apple,1\nc,apple,1\n\"d\ne\",apple,1\nf,apple,\"1\"\n",
+            &["a", "c", "f"],
+            &[(2, "not closed"), (4, "not closed"), (5, "not closed")],
+        );
+    }
+
+    #[test]
+    fn a_control_character_in_an_id_is_refused() {
+        check(
+            b"a\tb,apple,1\nc,apple,1\n",
             &["c"],
             &[(1, "control character")],
+        );
+    }
+
+    #[test]
+    fn a_lone_carriage_return_ends_a_line_too() {
+        check(
+            b"a,apple,1\rb,apple,x\rc,apple,1",
+            &["a", "c"],
+            &[(2, "whole number")],
         );
     }
 
