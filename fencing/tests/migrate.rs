@@ -1,5 +1,7 @@
 //! The table of marks beside the migrations of the user's own.
 
+#![expect(clippy::unwrap_used, reason = "a test fails where it is")]
+
 use highwater_fencing::migrate::{self, Dialect, Outcome};
 use highwater_fencing::{TableName, migrate::MigrateError};
 use sqlx::migrate::{Migration, MigrationType, Migrator};

@@ -2,6 +2,8 @@
 //! what is left behind when a future is dropped. The URLs come from HIGHWATER_TEST_POSTGRES_URL,
 //! HIGHWATER_TEST_MYSQL_URL and HIGHWATER_TEST_MARIADB_URL; a missing one is a failure.
 
+#![expect(clippy::unwrap_used, reason = "a test fails where it is")]
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -51,6 +53,7 @@ async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl Fn
 
 macro_rules! server {
     ($name:ident, $variable:literal, $db:ty, $pool:ty, $pool_options:ty, $migrate:path,
+     tells_savepoint: $tells_savepoint:expr,
      after_ddl: $after_ddl:expr, plain_after_end: $plain:expr, kill: $kill:expr, id: $id:literal) => {
         mod $name {
             use super::*;
@@ -378,6 +381,34 @@ macro_rules! server {
             }
 
             #[tokio::test]
+            async fn a_lent_or_joined_transaction_that_something_else_ended_is_reported_too() {
+                for between in ["COMMIT", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK; BEGIN"] {
+                    let base = Base::with(1).await;
+                    for joined in [false, true] {
+                        let mut conn = base.pool.acquire().await.unwrap();
+                        let mut tx = if joined {
+                            base.fence("a", 7)
+                                .admit(conn.begin().await.unwrap())
+                                .await
+                                .unwrap()
+                        } else {
+                            base.fence("a", 7).begin_on(&mut *conn).await.unwrap()
+                        };
+                        let _ = sqlx::raw_sql(between).execute(tx.connection()).await;
+                        let result = tx.commit().await;
+                        assert!(
+                            matches!(result, Err(FenceError::Ended(_))),
+                            "{between}: {result:?}"
+                        );
+                        let tx = base.fence("a", 7).begin_on(&mut *conn).await.unwrap();
+                        tx.commit().await.unwrap();
+                        drop(conn);
+                        base.assert_clean().await;
+                    }
+                }
+            }
+
+            #[tokio::test]
             async fn ddl_ends_the_transaction_where_the_server_does_that() {
                 let base = Base::with(1).await;
                 let result = base.commit_after("CREATE TABLE stock_2 (x INT)").await;
@@ -418,8 +449,12 @@ macro_rules! server {
                     .unwrap();
                 match base.fence("a", 7).admit(tx).await {
                     // Seen at once where the server tells.
-                    Err(error) => assert!(matches!(error, FenceError::InSavepoint), "{error:?}"),
+                    Err(error) => {
+                        assert!(matches!(error, FenceError::InSavepoint), "{error:?}");
+                        assert!($tells_savepoint);
+                    }
                     Ok(mut tx) => {
+                        assert!(!$tells_savepoint);
                         let back = sqlx::raw_sql("ROLLBACK TO SAVEPOINT early");
                         back.execute(&mut tx).await.unwrap();
                         base.put(&mut tx, "unfenced").await.unwrap();
@@ -771,13 +806,13 @@ macro_rules! server {
 
 server!(postgres, "HIGHWATER_TEST_POSTGRES_URL", sqlx::Postgres, sqlx::PgPool,
     sqlx::postgres::PgPoolOptions, highwater_fencing::migrate::postgres::run_for,
-    after_ddl: (false, &["after", "before"]), plain_after_end: true,
+    tells_savepoint: true, after_ddl: (false, &["after", "before"]), plain_after_end: true,
     kill: "SELECT pg_terminate_backend({})", id: "SELECT pg_backend_pid()::bigint");
 server!(mysql, "HIGHWATER_TEST_MYSQL_URL", sqlx::MySql, sqlx::MySqlPool,
     sqlx::mysql::MySqlPoolOptions, highwater_fencing::migrate::mysql::run_for,
-    after_ddl: (true, &["before"]), plain_after_end: false,
+    tells_savepoint: false, after_ddl: (true, &["before"]), plain_after_end: false,
     kill: "KILL {}", id: "SELECT CAST(CONNECTION_ID() AS SIGNED)");
 server!(mariadb, "HIGHWATER_TEST_MARIADB_URL", sqlx::MySql, sqlx::MySqlPool,
     sqlx::mysql::MySqlPoolOptions, highwater_fencing::migrate::mysql::run_for,
-    after_ddl: (true, &["before"]), plain_after_end: false,
+    tells_savepoint: false, after_ddl: (true, &["before"]), plain_after_end: false,
     kill: "KILL {}", id: "SELECT CAST(CONNECTION_ID() AS SIGNED)");

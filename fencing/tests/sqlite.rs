@@ -1,6 +1,8 @@
 //! The forms on SQLite: needs no server. What all databases share stands in the conformance suite;
 //! here is what is special to SQLite and to the guard itself.
 
+#![expect(clippy::unwrap_used, reason = "a test fails where it is")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -333,12 +335,56 @@ async fn a_stream_may_be_left_after_its_first_row() {
 async fn a_statement_that_is_abandoned_half_way_poisons() {
     use futures_util::FutureExt as _;
     let base = Base::new().await;
-    let mut tx = fence("a", 1).begin(&base.pool).await.unwrap();
-    assert!(put(&mut tx, "a").now_or_never().is_none());
-    let error = tx.commit().await.unwrap_err();
-    assert!(matches!(error, FenceError::Poisoned { .. }), "{error:?}");
+    // The thread of the connection may answer before the first poll is over: then again.
+    for round in 0.. {
+        let mut tx = fence("a", 1).begin(&base.pool).await.unwrap();
+        if put(&mut tx, "a").now_or_never().is_some() {
+            assert!(round < 1_000, "every answer came at once");
+            tx.rollback().await.unwrap();
+            continue;
+        }
+        let error = tx.commit().await.unwrap_err();
+        assert!(matches!(error, FenceError::Poisoned { .. }), "{error:?}");
+        break;
+    }
     assert_eq!(base.rows().await, 0);
     base.assert_clean().await;
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_nobody_waits_for_does_not_spoil_the_connection() {
+    let base = Base::with(SqliteJournalMode::Wal, 1).await;
+    let options = (*base.pool.connect_options()).clone();
+    let outside = SqlitePool::connect_with(options).await.unwrap();
+    let mut unanswered = 0;
+    for polls in 1..200 {
+        let mut tx = fence("a", 1).begin(&base.pool).await.unwrap();
+        let sku = format!("row-{polls}");
+        put(&mut tx, &sku).await.unwrap();
+        let mut commit = Box::pin(tx.commit());
+        if abandon_after(polls, &mut commit).await.is_some() {
+            break;
+        }
+        // Give the thread time to commit, but do not look at its answer.
+        let is_in = async || {
+            let found = sqlx::query("SELECT 1 FROM stock WHERE sku = ?").bind(&sku);
+            found.fetch_optional(&outside).await.unwrap().is_some()
+        };
+        for _ in 0..20 {
+            if is_in().await {
+                unanswered += 1;
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        drop(commit);
+        drop(fence("a", 1).begin(&base.pool).await.unwrap());
+        base.assert_clean().await;
+    }
+    assert!(
+        unanswered > 0,
+        "no commit was abandoned after it had happened"
+    );
 }
 
 #[tokio::test]
@@ -530,6 +576,39 @@ async fn a_lent_connection_is_usable_afterwards_however_it_ended() {
     assert_eq!(base.rows().await, 2);
     drop(conn);
     base.assert_clean().await;
+}
+
+#[tokio::test]
+async fn a_lent_or_joined_connection_is_usable_after_something_else_ended_its_transaction() {
+    for between in ["COMMIT", "ROLLBACK", "ROLLBACK; BEGIN"] {
+        let base = Base::new().await;
+        let mut conn = base.pool.acquire().await.unwrap();
+        for joined in [false, true] {
+            let mut tx = if joined {
+                fence("a", 1)
+                    .admit(conn.begin().await.unwrap())
+                    .await
+                    .unwrap()
+            } else {
+                fence("a", 1).begin_on(&mut conn).await.unwrap()
+            };
+            let _ = sqlx::raw_sql(between).execute(tx.connection()).await;
+            let result = tx.commit().await;
+            assert!(
+                matches!(result, Err(FenceError::Ended(_))),
+                "{between}: {result:?}"
+            );
+            fence("a", 1)
+                .begin_on(&mut conn)
+                .await
+                .unwrap()
+                .commit()
+                .await
+                .unwrap();
+        }
+        drop(conn);
+        base.assert_clean().await;
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ pub(crate) mod postgres;
 #[cfg(feature = "sqlx-sqlite")]
 pub(crate) mod sqlite;
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use highwater_lock::{Domain, Fence, FenceKey, FencingToken};
@@ -95,10 +95,33 @@ pub(crate) fn refusal<D>(
     })
 }
 
-/// A savepoint name that no other transaction of this process uses.
-pub(crate) fn new_marker() -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    format!("hw_{}", NEXT.fetch_add(1, Ordering::Relaxed))
+/// The savepoint of one transaction, with a number that no other of this process has.
+///
+/// It is unique so that a fenced transaction cannot take the savepoint of another one, begun on
+/// the same connection after the first was ended behind its back, for its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(unnameable_types, reason = "part of a sealed trait")]
+pub struct Marker(u64);
+
+impl Marker {
+    /// A new one.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Its number.
+    #[cfg(feature = "sqlx-mysql")]
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Marker {
+    /// The name of the savepoint.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "hw_{}", self.0)
+    }
 }
 
 /// What a driver error means for the transaction it happened in.
@@ -260,6 +283,6 @@ mod tests {
 
     #[test]
     fn markers_differ() {
-        assert_ne!(new_marker(), new_marker());
+        assert_ne!(Marker::new(), Marker::new());
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use highwater_lock::{Fence, Mark};
 
-use super::{Class, Failed, hex};
+use super::{Class, Failed, Marker, hex};
 use crate::{FenceOptions, TableName};
 
 /// Begins, takes the fence and sets the marker. A fence that is not admitted is an error
@@ -15,7 +15,7 @@ use crate::{FenceOptions, TableName};
 ///
 /// With `hold` the transaction runs without autocommit until [`COMMIT`] or [`ROLLBACK`] restores
 /// it: what runs after the server silently ended the transaction is then never committed.
-pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: &str, hold: bool) -> String {
+pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: Marker, hold: bool) -> String {
     let mut text = String::new();
     if hold {
         text.push_str("SET @highwater_autocommit = @@autocommit; SET autocommit = 0; ");
@@ -27,7 +27,7 @@ pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: &str, hold: b
 }
 
 /// Takes the fence in a transaction that is open, and sets the marker.
-pub(crate) fn join(options: &FenceOptions, fence: &Fence, marker: &str) -> String {
+pub(crate) fn join(options: &FenceOptions, fence: &Fence, marker: Marker) -> String {
     let mut text = String::new();
     for mark in fence.marks() {
         text.push_str(&admit(options, fence, mark));
@@ -37,7 +37,7 @@ pub(crate) fn join(options: &FenceOptions, fence: &Fence, marker: &str) -> Strin
             "; SET @highwater = IF(LAST_INSERT_ID() = 1, 1, (SELECT 1 UNION ALL SELECT 2)); ",
         );
     }
-    text + "SAVEPOINT " + marker
+    text + &format!("SAVEPOINT {marker}")
 }
 
 /// The upsert of one key. Afterwards `LAST_INSERT_ID()` is 1 if it was admitted, 2 if the token is
@@ -142,7 +142,7 @@ mod tests {
         let key = FenceKey::new("a'; DROP TABLE stock; --").unwrap();
         let fence = Fence::new(Domain::named("it's").unwrap(), key, FencingToken::MIN);
         for text in [
-            begin(&FenceOptions::new(), &fence, "hw_1", true),
+            begin(&FenceOptions::new(), &fence, Marker::new(), true),
             read(&TableName::DEFAULT, &fence),
         ] {
             assert!(!text.contains("DROP") && !text.contains("it's"), "{text}");

@@ -5,12 +5,12 @@
 
 use highwater_lock::Fence;
 
-use super::{Class, Failed, hex};
+use super::{Class, Failed, Marker, hex};
 use crate::{FenceOptions, TableName};
 
 /// Begins, takes the fence and sets the marker. A fence that is not admitted is an error
 /// (see [`class`]), so the message stops there.
-pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: &str) -> String {
+pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: Marker) -> String {
     let level = (options.isolation_level()).map_or(String::new(), |level| {
         format!(" ISOLATION LEVEL {}", level.sql())
     });
@@ -26,7 +26,7 @@ pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: &str) -> Stri
 
 /// Takes the fence in a transaction that is open, and sets the marker. Gives one row per admitted
 /// key: whether the mark was written by the transaction itself and not inside a savepoint.
-pub(crate) fn join(options: &FenceOptions, fence: &Fence, marker: &str) -> String {
+pub(crate) fn join(options: &FenceOptions, fence: &Fence, marker: Marker) -> String {
     // A row written inside a savepoint carries the number of the subtransaction.
     let top = "(m.xmin::text = (pg_current_xact_id()::text::numeric % 4294967296)::text)::int";
     format!("{}; SAVEPOINT {marker}", admit(options, fence, top))
@@ -126,8 +126,8 @@ mod tests {
         let key = FenceKey::new("a'; DROP TABLE stock; --").unwrap();
         let fence = Fence::new(Domain::named("it's").unwrap(), key, FencingToken::MIN);
         for text in [
-            begin(&FenceOptions::new(), &fence, "hw_1"),
-            join(&FenceOptions::new(), &fence, "hw_1"),
+            begin(&FenceOptions::new(), &fence, Marker::new()),
+            join(&FenceOptions::new(), &fence, Marker::new()),
             read(&TableName::DEFAULT, &fence),
         ] {
             assert!(!text.contains("DROP") && !text.contains("it's"), "{text}");

@@ -10,7 +10,7 @@ use sqlx_core::transaction::TransactionManager;
 
 use super::FenceError;
 use crate::FenceOptions;
-use crate::sql::{Class, Failed};
+use crate::sql::{Class, Failed, Marker};
 
 /// The steps of a fenced transaction on one database.
 #[expect(
@@ -48,7 +48,7 @@ pub trait Driver: Database {
     /// Releases the marker and commits if that worked. After an error nothing is cleaned up.
     fn commit<'a>(
         conn: &'a mut Self::Connection,
-        marker: &'a str,
+        marker: Marker,
         hold: bool,
         veto: &'a Self::Veto,
     ) -> BoxFuture<'a, Commit>;
@@ -74,7 +74,7 @@ pub trait Driver: Database {
 pub struct Order<'a> {
     pub(crate) fence: &'a Fence,
     pub(crate) options: &'a FenceOptions,
-    pub(crate) marker: &'a str,
+    pub(crate) marker: Marker,
     /// The connection is ours until it is back in the pool: its session may be changed.
     pub(crate) hold: bool,
 }

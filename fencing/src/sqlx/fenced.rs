@@ -13,7 +13,7 @@ use super::dialect::Dialect;
 use super::driver::{self, Commit, Order};
 use super::health::Health;
 use super::link::Link;
-use crate::sql::{self, Class};
+use crate::sql::{self, Class, Marker};
 use crate::{Fence, FenceOptions};
 
 /// An open transaction whose fence was admitted.
@@ -34,7 +34,7 @@ use crate::{Fence, FenceOptions};
 pub struct Fenced<'c, Db: Dialect> {
     link: Link<'c, Db>,
     veto: Db::Veto,
-    marker: String,
+    marker: Marker,
     health: Health,
     /// Nothing is left to be ended on the connection.
     done: bool,
@@ -68,7 +68,7 @@ impl<'c, Db: Dialect> Fenced<'c, Db> {
         let order = Order {
             fence,
             options,
-            marker: &tx.marker,
+            marker: tx.marker,
             hold: tx.link.is_ours(),
         };
         match Db::open(&mut tx.link, order, &tx.veto).await {
@@ -94,7 +94,7 @@ impl<'c, Db: Dialect> Fenced<'c, Db> {
         let order = Order {
             fence,
             options,
-            marker: &tx.marker,
+            marker: tx.marker,
             hold: false,
         };
         match Db::join(&mut tx.link, order, &tx.veto).await {
@@ -110,7 +110,7 @@ impl<'c, Db: Dialect> Fenced<'c, Db> {
         Self {
             link,
             veto: Db::Veto::default(),
-            marker: sql::new_marker(),
+            marker: Marker::new(),
             health: Health::default(),
             done: false,
         }
@@ -156,7 +156,7 @@ impl<'c, Db: Dialect> Fenced<'c, Db> {
             return Err(FenceError::Poisoned { first });
         }
         let hold = self.link.is_ours();
-        match Db::commit(&mut self.link, &self.marker, hold, &self.veto).await {
+        match Db::commit(&mut self.link, self.marker, hold, &self.veto).await {
             Commit::Done { clean } => {
                 self.done = clean;
                 Ok(())

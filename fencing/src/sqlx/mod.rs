@@ -5,6 +5,40 @@
 //! databases are asked stands in `crate::sql`; here is how sqlx asks it, and how a transaction is
 //! ended without ever reporting a commit that did not happen.
 //!
+//! ```no_run
+//! use highwater_fencing::Fence;
+//! use highwater_fencing::sqlx::{FenceError, Fenced, SqlxFence as _};
+//!
+//! // Cannot be called without a fence, whichever form it came from.
+//! async fn deduct(tx: &mut Fenced<'_, sqlx::Postgres>, sku: &str) -> Result<(), sqlx::Error> {
+//!     sqlx::query("UPDATE stock SET quantity = quantity - 1 WHERE sku = $1")
+//!         .bind(sku)
+//!         .execute(&mut *tx)
+//!         .await?;
+//!     Ok(())
+//! }
+//!
+//! # async fn forms(pool: &sqlx::PgPool, fence: Fence) -> Result<(), FenceError> {
+//! // Closure: commits, rolls back and retries by itself.
+//! fence.transaction(pool, async |tx| Ok::<_, FenceError>(deduct(tx, "apple").await?)).await?;
+//!
+//! // Guard.
+//! let mut tx = fence.begin(pool).await?;
+//! deduct(&mut tx, "apple").await?;
+//! tx.commit().await?;
+//!
+//! // A connection of yours, or a transaction that you began.
+//! let mut conn = pool.acquire().await?;
+//! let mut tx = fence.begin_on(&mut conn).await?;
+//! deduct(&mut tx, "apple").await?;
+//! tx.commit().await?;
+//! let mut tx = fence.admit(pool.begin().await?).await?;
+//! deduct(&mut tx, "apple").await?;
+//! tx.commit().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # How the commit cannot lie
 //! Right after the fence a savepoint is set, the *marker*. It vanishes when anything ends the
 //! transaction or rolls the fence back. The commit first releases the marker and goes on only if

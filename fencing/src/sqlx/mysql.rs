@@ -10,7 +10,7 @@ use sqlx_core::transaction::TransactionManager as _;
 
 use super::FenceError;
 use super::driver::{Commit, Driver, Failure, Order, depth, queue_rollback};
-use crate::sql::{Class, Failed, StoredMark, mysql, refusal};
+use crate::sql::{Class, Failed, Marker, StoredMark, mysql, refusal};
 
 type Manager = <MySql as ::sqlx::Database>::TransactionManager;
 
@@ -57,7 +57,7 @@ impl Driver for MySql {
 
     fn commit<'a>(
         conn: &'a mut MySqlConnection,
-        marker: &'a str,
+        marker: Marker,
         hold: bool,
         (): &'a (),
     ) -> BoxFuture<'a, Commit> {
@@ -139,12 +139,13 @@ fn stored_mark(row: &MySqlRow) -> Option<StoredMark> {
 /// Release, commit and the restored autocommit in one message, for a connection that goes back to
 /// its pool.
 ///
-/// The marker comes back as a row between them. It ties the answers to this message: if answers
+/// The marker's number comes back as a row between them. It ties the answers to this message: if answers
 /// of an earlier statement were still under way, the row would not stand in its place.
-async fn commit_at_once(conn: &mut MySqlConnection, marker: &str) -> Commit {
+async fn commit_at_once(conn: &mut MySqlConnection, marker: Marker) -> Commit {
     let message = format!(
-        "RELEASE SAVEPOINT {marker}; COMMIT; SELECT '{marker}'; \
-         SET autocommit = @highwater_autocommit"
+        "RELEASE SAVEPOINT {marker}; COMMIT; SELECT {}; \
+         SET autocommit = @highwater_autocommit",
+        marker.number(),
     );
     let mut answers = conn.fetch_many(raw_sql(AssertSqlSafe(message)));
     let mut acknowledged = 0;
@@ -154,9 +155,8 @@ async fn commit_at_once(conn: &mut MySqlConnection, marker: &str) -> Commit {
         match answer {
             Ok(Either::Left(_)) => acknowledged += 1,
             Ok(Either::Right(row)) => {
-                let is_ours = row
-                    .try_get::<String, _>(0)
-                    .is_ok_and(|found| found == marker);
+                let number = row.try_get::<i64, _>(0).map(i64::unsigned_abs);
+                let is_ours = number.is_ok_and(|number| number == marker.number());
                 committed = acknowledged == 2 && is_ours;
             }
             Err(failed) => {
@@ -182,7 +182,7 @@ async fn commit_at_once(conn: &mut MySqlConnection, marker: &str) -> Commit {
 }
 
 /// Release, then the driver's own commit, for a connection of the caller.
-async fn commit_in_turn(conn: &mut MySqlConnection, marker: &str) -> Commit {
+async fn commit_in_turn(conn: &mut MySqlConnection, marker: Marker) -> Commit {
     let release = raw_sql(AssertSqlSafe(format!("RELEASE SAVEPOINT {marker}")));
     if let Err(error) = conn.execute(release).await {
         // COMMIT was not even sent, so a lost connection is a rollback.

@@ -10,7 +10,7 @@ use sqlx_core::transaction::TransactionManager as _;
 
 use super::FenceError;
 use super::driver::{Commit, Driver, Failure, Order, depth, queue_rollback};
-use crate::sql::{Class, Failed, StoredMark, postgres, refusal};
+use crate::sql::{Class, Failed, Marker, StoredMark, postgres, refusal};
 
 type Manager = <Postgres as ::sqlx::Database>::TransactionManager;
 
@@ -74,7 +74,7 @@ impl Driver for Postgres {
 
     fn commit<'a>(
         conn: &'a mut PgConnection,
-        marker: &'a str,
+        marker: Marker,
         hold: bool,
         (): &'a (),
     ) -> BoxFuture<'a, Commit> {
@@ -175,7 +175,7 @@ fn vanished() -> Error {
 /// is to queue a `ROLLBACK`. Outside of a transaction the server would answer it with a warning
 /// that ends up in the user's log; so the message opens an empty transaction for it to end. The
 /// rollback leaves with the ping that the pool sends before it takes the connection back.
-async fn commit_at_once(conn: &mut PgConnection, marker: &str) -> Commit {
+async fn commit_at_once(conn: &mut PgConnection, marker: Marker) -> Commit {
     let message = format!("RELEASE SAVEPOINT {marker}; COMMIT; BEGIN");
     let mut answers = conn.fetch_many(raw_sql(AssertSqlSafe(message)));
     let mut acknowledged = 0;
@@ -205,7 +205,7 @@ async fn commit_at_once(conn: &mut PgConnection, marker: &str) -> Commit {
 }
 
 /// Release, then the driver's own commit, for a connection of the caller.
-async fn commit_in_turn(conn: &mut PgConnection, marker: &str) -> Commit {
+async fn commit_in_turn(conn: &mut PgConnection, marker: Marker) -> Commit {
     let release = raw_sql(AssertSqlSafe(format!("RELEASE SAVEPOINT {marker}")));
     if let Err(error) = conn.execute(release).await {
         // COMMIT was not even sent, so a lost connection is a rollback.

@@ -19,7 +19,7 @@ use sqlx_core::transaction::TransactionManager as _;
 use super::FenceError;
 use super::driver::{Commit, Driver, Failure, Order, depth};
 use crate::Mark;
-use crate::sql::{Class, Failed, StoredMark, refusal, sqlite};
+use crate::sql::{Class, Failed, Marker, StoredMark, refusal, sqlite};
 
 type Manager = <Sqlite as ::sqlx::Database>::TransactionManager;
 
@@ -99,7 +99,7 @@ impl Driver for Sqlite {
 
     fn commit<'a>(
         conn: &'a mut SqliteConnection,
-        marker: &'a str,
+        marker: Marker,
         _hold: bool,
         hook: &'a Hook,
     ) -> BoxFuture<'a, Commit> {
