@@ -86,9 +86,17 @@ impl Outbox {
         Ok(std::mem::take(&mut content.batch))
     }
 
-    /// The bytes that wait.
-    pub(crate) fn waiting_bytes(&self) -> usize {
-        self.content().batch.bytes.len()
+    /// The bytes that wait. To be asked whenever the box was filled: while the peer takes nothing,
+    /// nothing is taken out either.
+    ///
+    /// # Errors
+    /// The box ran over: the connection must end.
+    pub(crate) fn waiting_bytes(&self) -> Result<usize, Overflow> {
+        let content = self.content();
+        if content.overflowed {
+            return Err(Overflow);
+        }
+        Ok(content.batch.bytes.len())
     }
 
     /// Takes out the grants that were never sent, at the end of the connection.

@@ -112,8 +112,8 @@ impl Connection {
         loop {
             self.send()?;
             // A peer that reads nothing is not read either, so what it is owed stays bounded.
-            let reads =
-                self.outbox.waiting_bytes() <= self.shared.limits.effective_output_bytes() / 2;
+            let most = self.shared.limits.effective_output_bytes();
+            let reads = self.outbox.waiting_bytes()? <= most / 2;
             tokio::select! {
                 biased;
                 changed = phase.changed() => {

@@ -22,7 +22,7 @@ pub(super) async fn set_up(shared: &Shared, tcp: TcpStream) -> Result<Transport,
 }
 
 async fn negotiate(shared: &Shared, mut tcp: TcpStream) -> Result<Transport, SetupError> {
-    socket::configure(&tcp);
+    socket::configure(&tcp, shared.limits.output_stall_time);
     let Some(acceptor) = &shared.tls else {
         challenge(shared, &mut tcp).await?;
         return Ok(Transport::new(tcp, None));

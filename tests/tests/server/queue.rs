@@ -110,6 +110,12 @@ async fn a_cancelled_acquire_is_answered_and_never_granted() {
         .await;
     assert_eq!(server.counts().held_keys, 0);
 
+    // Its id is free for the next request.
+    let token = waiter.take(1, "apple").await;
+    waiter
+        .expect(&release(1, token, "apple"), released(1))
+        .await;
+
     // What is granted, answered or unknown was not queued; a grant is not touched.
     let token = waiter.take(3, "apple").await;
     for never_queued in [1, 3, 99] {
