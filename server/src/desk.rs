@@ -4,6 +4,9 @@
 //! socket, so no request can stall another one. What a request means for the machine is decided
 //! in [`translate`](crate::translate); how replies leave is the connection's business.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -38,6 +41,8 @@ struct State {
     machine: Machine,
     connections: BTreeMap<ConnectionId, Link>,
     connections_so_far: u64,
+    /// A single server leads itself: once from its start on, and anew when it drains.
+    epoch: Epoch,
     /// What the timekeeper sleeps for.
     armed: Option<Timestamp>,
     draining: bool,
@@ -77,6 +82,7 @@ impl Desk {
                 machine: Machine::new(limits, first_token),
                 connections: BTreeMap::new(),
                 connections_so_far: 0,
+                epoch: SERVING,
                 armed: None,
                 draining: false,
             }),
@@ -130,12 +136,14 @@ impl Desk {
         let Ok(mut state) = self.state.lock() else {
             return;
         };
+        let now = self.clock.timestamp();
+        // Time passes before the operation: a lease that ends just now may still go to a waiter
+        // of this connection, so it is known until that is over.
+        state.apply(now, Operation::Disconnect { connection });
         let Some(link) = state.connections.remove(&connection) else {
             return;
         };
-        let now = self.clock.timestamp();
         let unsent = link.outbox.close();
-        state.apply(now, Operation::Disconnect { connection });
         for UnsentGrant { keys, token } in undelivered.into_iter().chain(unsent) {
             let minimum_hold = Duration::ZERO;
             state.apply(
@@ -154,18 +162,10 @@ impl Desk {
     pub(crate) fn drain(&self) {
         let mut state = self.state();
         state.draining = true;
-        let now = self.clock.timestamp();
-        let connections: Vec<_> = state.connections.keys().copied().collect();
-        for connection in connections {
-            state.apply(now, Operation::Disconnect { connection });
-            let Some(link) = state.connections.get_mut(&connection) else {
-                continue;
-            };
-            for (id, _) in std::mem::take(&mut link.queued) {
-                let code = ErrorCode::NotActive;
-                link.outbox.push(&Reply::Error { id, code }, None);
-            }
-        }
+        // A new epoch removes all waiters at once and before anything is handed over; removed one
+        // after the other, some would be granted by the removal of those before them.
+        state.epoch = DRAINING;
+        state.apply(self.clock.timestamp(), Operation::Tick);
         self.after_change(state);
     }
 
@@ -298,11 +298,15 @@ impl State {
 
     /// Runs one operation, tells everybody whom it concerns, and returns the sender's reply.
     fn apply(&mut self, now: Timestamp, operation: Operation) -> highwater_lock::Reply {
-        let outcome = self.machine.apply(now, Command::new(EPOCH, operation));
+        let outcome = self.machine.apply(now, Command::new(self.epoch, operation));
         for event in outcome.events {
             match event {
                 Event::Granted(grant) => self.granted(grant),
-                Event::TimedOut(waiter) | Event::Dropped(waiter) => self.timed_out(waiter),
+                Event::TimedOut(waiter) => self.ungranted(waiter, |id| Reply::TimedOut { id }),
+                Event::Dropped(waiter) => self.ungranted(waiter, |id| Reply::Error {
+                    id,
+                    code: ErrorCode::NotActive,
+                }),
                 Event::Expired { keys, token, .. } => {
                     tracing::debug!(%keys, %token, "a lease ended without a release");
                 }
@@ -323,9 +327,9 @@ impl State {
         }
     }
 
-    fn timed_out(&mut self, waiter: WaiterId) {
+    fn ungranted(&mut self, waiter: WaiterId, reply: impl FnOnce(RequestNumber) -> Reply) {
         if let Some((id, _, outbox)) = self.dequeue(waiter) {
-            outbox.push(&Reply::TimedOut { id }, None);
+            outbox.push(&reply(id), None);
         }
     }
 
@@ -351,5 +355,5 @@ fn unsent(grant: Grant) -> UnsentGrant {
     }
 }
 
-/// A single server leads itself, once, from its start to its end.
-const EPOCH: Epoch = Epoch::new(1);
+const SERVING: Epoch = Epoch::new(1);
+const DRAINING: Epoch = Epoch::new(2);

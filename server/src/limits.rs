@@ -9,7 +9,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Keys held, waiters, queue lengths and the like: reaching one is a busy reply.
+    /// Keys held, waiters (in all, of one key, of one connection) and the like: reaching one is a
+    /// busy reply.
     pub locks: highwater_lock::Limits,
     /// Open connections, those still setting up included. One more is closed before the hello.
     pub connections: usize,
@@ -22,8 +23,6 @@ pub struct Limits {
     pub output_bytes: usize,
     /// How long a reader may take nothing at all while replies wait for it.
     pub output_stall_time: Duration,
-    /// Queued acquires of one connection: one more is a busy reply.
-    pub pending_per_connection: usize,
     /// How long a shutdown waits for holders to release before it closes their connections.
     pub drain_time: Duration,
 }
@@ -43,7 +42,6 @@ impl Default for Limits {
             frame_time: Duration::from_secs(5),
             output_bytes: 128 * 1024,
             output_stall_time: Duration::from_secs(10),
-            pending_per_connection: 4_096,
             drain_time: Duration::from_secs(3),
         }
     }
