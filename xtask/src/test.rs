@@ -12,7 +12,13 @@ use crate::interop;
 use crate::run::{Command, Steps, root};
 
 /// What every run of Cargo selects.
-const SELECTION: [&str; 4] = ["test", "--workspace", "--all-features", "--locked"];
+const SELECTION: [&str; 5] = [
+    "test",
+    "--workspace",
+    "--all-features",
+    "--locked",
+    "--no-fail-fast",
+];
 /// The databases that the conformance suite has to have run on.
 const DATABASES: [&str; 4] = ["sqlite", "postgres", "mysql", "mariadb"];
 
@@ -33,26 +39,15 @@ pub(crate) fn run() -> Result<()> {
             command.env(variable, image)
         })
     };
-    let fast = totals.run(&cargo(&targets.fast));
-    steps.note("fast tier", fast);
+    steps.note("fast tier", totals.run(&cargo(&targets.fast)));
     steps.note("documentation", totals.run(&cargo(&["--doc".into()])));
 
-    let mut words = targets.databases;
-    words.push("--no-fail-fast".into());
-    steps.note("databases", totals.run(&cargo(&words)));
+    steps.note("databases", totals.run(&cargo(&targets.databases)));
     let with_servers = |command: Command| {
-        let words = [
-            "run",
-            "--quiet",
-            "--package",
-            "highwater-tests",
-            "--all-features",
-            "--locked",
-            "--bin",
-            "with-databases",
-            "--",
-        ];
-        let command = Command::cargo().args(words).args(command.words());
+        // Built with the tests of its package. `cargo run` would select other features, and build
+        // everything again.
+        let holder = metadata.target_directory.join("debug/with-databases");
+        let command = Command::new(holder).args(command.words());
         images.iter().fold(command, |command, (variable, image)| {
             command.env(variable, image)
         })

@@ -1,8 +1,8 @@
-//! A TCP proxy that can swallow the server's answers and cut the connections.
+//! A TCP proxy that can delay the server's answers, swallow them, and cut the connections.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -23,14 +23,18 @@ enum Mode {
 /// A proxy on a free port of the loopback interface.
 #[derive(Debug)]
 pub(super) struct Proxy {
-    address: SocketAddr,
     mode: Arc<watch::Sender<Mode>>,
     accepting: JoinHandle<()>,
 }
 
 impl Proxy {
-    /// A proxy for the server at `target`, a host and a port.
-    pub(super) async fn start(target: String) -> io::Result<Self> {
+    /// A proxy for the server of this URL, which holds every answer back for `delay`; gives the
+    /// URL that leads through it.
+    pub(super) async fn start(url: &str, delay: Duration) -> io::Result<(Self, String)> {
+        let start = url.find("://").map_or(0, |at| at + 3);
+        let start = url[start..].find('@').map_or(start, |at| start + at + 1);
+        let end = url[start..].find('/').map_or(url.len(), |at| start + at);
+        let target = url[start..end].to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let mode = Arc::new(watch::Sender::new(Mode::Forward));
@@ -42,20 +46,17 @@ impl Proxy {
                 };
                 let (from_client, to_client) = client.into_split();
                 let (from_server, to_server) = server.into_split();
-                tokio::spawn(pump(from_client, to_server, sender.subscribe(), false));
-                tokio::spawn(pump(from_server, to_client, sender.subscribe(), true));
+                tokio::spawn(pump(from_client, to_server, sender.subscribe(), None));
+                tokio::spawn(pump(
+                    from_server,
+                    to_client,
+                    sender.subscribe(),
+                    Some(delay),
+                ));
             }
         });
-        Ok(Self {
-            address,
-            mode,
-            accepting,
-        })
-    }
-
-    /// Where it listens.
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
+        let url = format!("{}{address}{}", &url[..start], &url[end..]);
+        Ok((Self { mode, accepting }, url))
     }
 
     /// From now on no answer reaches a client.
@@ -76,11 +77,12 @@ impl Drop for Proxy {
     }
 }
 
+/// Passes bytes on; what is delayed are answers.
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut mode: watch::Receiver<Mode>,
-    answers: bool,
+    delay: Option<Duration>,
 ) {
     let mut buffer = vec![0; 16 * 1024];
     loop {
@@ -89,8 +91,11 @@ async fn pump(
             _ = mode.wait_for(|mode| *mode == Mode::Cut) => return,
         };
         let Ok(count @ 1..) = read else { return };
-        if answers && *mode.borrow() == Mode::Swallow {
-            continue;
+        if let Some(delay) = delay {
+            tokio::time::sleep(delay).await;
+            if *mode.borrow() == Mode::Swallow {
+                continue;
+            }
         }
         if to.write_all(&buffer[..count]).await.is_err() {
             return;

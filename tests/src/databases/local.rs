@@ -51,12 +51,12 @@ impl Process {
         let log = folder.path().join("log");
         let file = fs::File::create(&log).map_err(text)?;
         let guard = Guarded::start(
-            r#""$@" >&2 & pid=$!"#,
+            r#"folder=$1; shift; "$@" >&2 & pid=$!"#,
             &format!(
-                r#"kill -{} "$pid" 2>/dev/null; wait "$pid""#,
+                r#"kill -{} "$pid" 2>/dev/null; wait "$pid"; rm -rf "$folder""#,
                 kind.stop_signal()
             ),
-            [installed.server.as_os_str()]
+            [folder.path().as_os_str(), installed.server.as_os_str()]
                 .into_iter()
                 .chain(arguments.iter().map(AsRef::as_ref)),
             user,

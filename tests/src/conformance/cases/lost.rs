@@ -55,9 +55,8 @@ pub(super) async fn a_commit_whose_answer_is_lost_is_no_success<D: Database>(wor
     if D::SERVER.is_none() {
         return a_commit_kept_from_its_lock_is_no_success(&world, false).await;
     }
-    let (base, target, rest) = split(world.url());
-    let proxy = Arc::new(Proxy::start(target.to_owned()).await.unwrap());
-    let url = format!("{base}{}{rest}", proxy.address());
+    let (proxy, url) = Proxy::start(world.url(), Duration::ZERO).await.unwrap();
+    let proxy = Arc::new(proxy);
     let pool = PoolOptions::<D::Db>::new()
         .max_connections(1)
         .connect(&url)
@@ -156,12 +155,4 @@ async fn a_commit_kept_from_its_lock_is_no_success<D: Database>(world: &World<D>
         D::Db::number_on(&mut reader, read).await.unwrap(),
         Some(STOCK - 10)
     );
-}
-
-/// The URL before, at, and after the host and port.
-fn split(url: &str) -> (&str, &str, &str) {
-    let start = url.find("://").map_or(0, |at| at + 3);
-    let start = url[start..].find('@').map_or(start, |at| start + at + 1);
-    let end = url[start..].find('/').map_or(url.len(), |at| start + at);
-    (&url[..start], &url[start..end], &url[end..])
 }
