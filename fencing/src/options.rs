@@ -129,7 +129,7 @@ pub enum Isolation {
 
 impl Isolation {
     /// The words of SQL for it.
-    #[cfg(feature = "__sqlx")]
+    #[cfg(any(feature = "sqlx-mysql", feature = "sqlx-postgres"))]
     pub(crate) fn sql(self) -> &'static str {
         match self {
             Self::ReadCommitted => "READ COMMITTED",
@@ -257,7 +257,7 @@ impl FenceOptions {
         (self.retry_attempts, self.retry_for)
     }
 
-    #[cfg(feature = "__sqlx")]
+    #[cfg(any(feature = "sqlx-mysql", feature = "sqlx-postgres"))]
     pub(crate) fn isolation_level(&self) -> Option<Isolation> {
         self.isolation
     }

@@ -30,10 +30,12 @@ pub trait Driver: Database {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Begins, takes the fence and sets the marker, on a connection outside of a transaction.
+    /// Begins, takes the fence and sets the marker, on a connection outside of a transaction. With
+    /// `hold` the connection is ours until it is back in the pool: its session may be changed.
     fn open<'a>(
         conn: &'a mut Self::Connection,
         order: Order<'a>,
+        hold: bool,
         veto: &'a Self::Veto,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
@@ -75,8 +77,6 @@ pub struct Order<'a> {
     pub(crate) fence: &'a Fence,
     pub(crate) options: &'a FenceOptions,
     pub(crate) marker: Marker,
-    /// The connection is ours until it is back in the pool: its session may be changed.
-    pub(crate) hold: bool,
 }
 
 /// A transaction that was not opened.
@@ -115,6 +115,7 @@ pub(crate) fn depth<Db: Database>(conn: &Db::Connection) -> usize {
 }
 
 /// Queues a rollback for everything that sqlx believes to be open.
+#[cfg(any(feature = "sqlx-mysql", feature = "sqlx-postgres"))]
 pub(crate) fn queue_rollback<Db: Database>(conn: &mut Db::Connection) {
     for _ in 0..depth::<Db>(conn) {
         Db::TransactionManager::start_rollback(conn);

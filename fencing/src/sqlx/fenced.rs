@@ -69,9 +69,9 @@ impl<'c, Db: Dialect> Fenced<'c, Db> {
             fence,
             options,
             marker: tx.marker,
-            hold: tx.link.is_ours(),
         };
-        match Db::open(&mut tx.link, order, &tx.veto).await {
+        let hold = tx.link.is_ours();
+        match Db::open(&mut tx.link, order, hold, &tx.veto).await {
             Ok(()) => Ok(tx),
             Err(failure) => {
                 tx.done = failure.clean;
@@ -95,7 +95,6 @@ impl<'c, Db: Dialect> Fenced<'c, Db> {
             fence,
             options,
             marker: tx.marker,
-            hold: false,
         };
         match Db::join(&mut tx.link, order, &tx.veto).await {
             Ok(()) => Ok(tx),

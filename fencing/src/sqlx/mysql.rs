@@ -24,6 +24,7 @@ impl Driver for MySql {
     fn open<'a>(
         conn: &'a mut MySqlConnection,
         order: Order<'a>,
+        hold: bool,
         (): &'a (),
     ) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
@@ -31,12 +32,11 @@ impl Driver for MySql {
                 fence,
                 options,
                 marker,
-                hold,
             } = order;
             let begin = mysql::begin(options, fence, marker, hold);
             match Manager::begin(conn, Some(AssertSqlSafe(begin).into_sql_str())).await {
                 Ok(()) => Ok(()),
-                Err(error) => Err(not_opened(conn, order, error).await),
+                Err(error) => Err(not_opened(conn, order, hold, error).await),
             }
         })
     }
@@ -97,10 +97,15 @@ impl Driver for MySql {
 }
 
 /// Says why the fence was not taken, and ends what the message with `BEGIN` left open.
-async fn not_opened(conn: &mut MySqlConnection, order: Order<'_>, error: Error) -> Failure {
+async fn not_opened(
+    conn: &mut MySqlConnection,
+    order: Order<'_>,
+    hold: bool,
+    error: Error,
+) -> Failure {
     let answered = server_error(&error).is_some();
     let error = explain(conn, order, error).await;
-    let clean = answered && MySql::rollback(conn, order.hold, &()).await.is_ok();
+    let clean = answered && MySql::rollback(conn, hold, &()).await.is_ok();
     Failure { error, clean }
 }
 

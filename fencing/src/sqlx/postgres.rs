@@ -24,6 +24,7 @@ impl Driver for Postgres {
     fn open<'a>(
         conn: &'a mut PgConnection,
         order: Order<'a>,
+        _hold: bool,
         (): &'a (),
     ) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
@@ -31,7 +32,6 @@ impl Driver for Postgres {
                 fence,
                 options,
                 marker,
-                ..
             } = order;
             let begin = postgres::begin(options, fence, marker);
             match Manager::begin(conn, Some(AssertSqlSafe(begin).into_sql_str())).await {
@@ -51,7 +51,6 @@ impl Driver for Postgres {
                 fence,
                 options,
                 marker,
-                ..
             } = order;
             let join = postgres::join(options, fence, marker);
             let rows = match conn.fetch_all(raw_sql(AssertSqlSafe(join))).await {

@@ -64,6 +64,7 @@ impl Driver for Sqlite {
     fn open<'a>(
         conn: &'a mut SqliteConnection,
         order: Order<'a>,
+        hold: bool,
         hook: &'a Hook,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
@@ -74,7 +75,7 @@ impl Driver for Sqlite {
             match Self::join(conn, order, hook).await {
                 Ok(()) => Ok(()),
                 Err(error) => {
-                    let clean = Self::rollback(conn, order.hold, hook).await.is_ok();
+                    let clean = Self::rollback(conn, hold, hook).await.is_ok();
                     Err(Failure { error, clean })
                 }
             }
