@@ -73,13 +73,14 @@ async fn a_wait_that_is_over_is_a_timeout_and_the_connection_lives_on() {
         .await
         .expect("free");
     // An answer at the client's own deadline would be too late: it would close the connection,
-    // and with it every request that waits on it. So this one, which waits on each of the two
-    // connections, must come through.
+    // and with it every request that waits on it. So these two, one on each of its connections,
+    // must come through.
     let mut bystanders = Vec::new();
     for _ in 0..2 {
         let broker = broker.clone();
         bystanders.push(tokio::spawn(async move {
-            broker.acquire("apple", WAIT, LEASE, WORK).await
+            let ticket = broker.acquire("apple", WAIT, LEASE, WORK).await?;
+            ticket.release().await
         }));
     }
     eventually("both queue", || server.counts().waiters == 2).await;
@@ -101,8 +102,8 @@ async fn a_wait_that_is_over_is_a_timeout_and_the_connection_lives_on() {
     }
     held.release().await.expect("answered");
     for bystander in bystanders {
-        let ticket = bystander.await.expect("ends").expect("its turn");
-        ticket.release().await.expect("answered");
+        let outcome = bystander.await.expect("ends").expect("its turn");
+        assert_eq!(outcome, ReleaseOutcome::Released);
     }
 }
 

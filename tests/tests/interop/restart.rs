@@ -25,7 +25,9 @@ async fn the_client_reconnects_and_its_new_tokens_are_higher() {
 
     let server = restart(server).await;
     assert_ne!(server.domain(), domain);
-    let broker = ready(broker).await;
+    // What is sent over a connection that has just ended would be reported as unknown, and
+    // rightly: so wait until the client has noticed, and connected both of its connections.
+    eventually("reconnected", || server.counts().connections == 2).await;
     let fresh = broker
         .acquire("apple", WAIT, LEASE, WORK)
         .await
@@ -44,7 +46,10 @@ async fn the_client_reconnects_and_its_new_tokens_are_higher() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_the_shutdown_refused_is_granted_after_the_restart() {
-    let server = server().await;
+    let mut limits = highwater_server::Limits::default();
+    // Refused once and then cut off, rather than refused again and again.
+    limits.drain_time = std::time::Duration::ZERO;
+    let server = server_with(limits).await;
     let broker = client(&server).await;
     let held = broker
         .acquire("apple", WAIT, LEASE, WORK)

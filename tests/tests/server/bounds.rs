@@ -36,3 +36,21 @@ async fn bytes_that_drip_do_not_renew_the_time_of_a_frame() {
     slow.expect_end().await;
     assert_eq!(server.counts().held_keys, 0);
 }
+
+#[tokio::test]
+async fn a_time_limit_may_be_as_long_as_it_likes() {
+    let server = server_with(|limits| {
+        limits.frame_time = Duration::MAX;
+        limits.output_stall_time = Duration::MAX;
+        limits.handshake_time = Duration::MAX;
+        limits.drain_time = Duration::MAX;
+    })
+    .await;
+    let mut slow = Wire::open(&server).await;
+    let request = acquire(1, 0, 60, "apple");
+    let (first, rest) = request.split_at(5);
+    slow.send(first).await;
+    // On another connection, so that the server has seen the first part before.
+    Wire::open(&server).await.take(1, "pear").await;
+    slow.ask(rest).await.token('A', 1);
+}

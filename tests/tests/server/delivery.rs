@@ -184,7 +184,8 @@ async fn a_reader_that_is_owed_too_much_is_dropped_and_all_it_was_owed_is_free()
         }
     }
     eventually(|| server.counts().connections == 1).await;
-    let counts = server.counts();
-    assert_eq!(counts.waiters, 0);
-    assert!(counts.held_keys < 300_000 / 19, "{counts:?}");
+    assert_eq!(server.counts().waiters, 0);
+    // What had left before is held, and nothing of what came later, however late.
+    let read = slow.answers_until_end().await.len();
+    assert_eq!(server.counts().held_keys, read);
 }
