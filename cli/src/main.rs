@@ -7,6 +7,7 @@ mod migrate;
 mod serve;
 
 use std::error::Error;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -47,5 +48,6 @@ fn complain(error: Box<dyn Error>) {
         line.push_str(&format!(": {error}"));
         cause = error.source();
     }
-    eprintln!("{line}");
+    // Where nobody listens there is nobody to tell; the exit code says it.
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -3,7 +3,7 @@
 //! Reads options, secret and certificate, and turns SIGTERM and SIGINT into an orderly shutdown.
 //! The server itself is the library's.
 
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -47,17 +47,26 @@ pub(crate) fn run(options: Options) -> Result<(), ServeError> {
     if !options.in_memory {
         return Err(ServeError::NotDurable);
     }
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
+    start_log();
     let secrets = secrets(&options)?;
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(ServeError::Runtime)?
         .block_on(serve(options, secrets))
+}
+
+fn start_log() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && !no_color)
+        // They are reported to standard error too, by a panic if that is gone: a log that nobody
+        // reads any more must not end the server.
+        .log_internal_errors(false)
+        .init();
 }
 
 async fn serve(options: Options, secrets: Vec<Secret>) -> Result<(), ServeError> {
@@ -121,7 +130,7 @@ fn secrets(options: &Options) -> Result<Vec<Secret>, ServeError> {
     let chosen = options.no_auth || !options.client_token_file.is_empty();
     match from_environment {
         Some(_) if chosen => Err(ServeError::TwoTokens),
-        Some(value) => Secret::new(value.into_encoded_bytes())
+        Some(value) => Secret::from_file_content(value.into_encoded_bytes())
             .map(|secret| vec![secret])
             .map_err(ServeError::TokenVariable),
         None if chosen => {

@@ -1,6 +1,6 @@
 //! The command as a user runs it: what it prints, what it refuses, how it ends.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -69,20 +69,24 @@ impl Server {
         kill(pid, signal).expect("a process of ours");
     }
 
-    /// The exit code, and all it wrote to its log.
-    fn end(mut self) -> (Option<i32>, String) {
+    fn exit_code(&mut self) -> Option<i32> {
         let deadline = Instant::now() + Duration::from_secs(20);
-        let status = loop {
+        loop {
             if let Some(status) = self.process.try_wait().expect("a process of ours") {
-                break status;
+                return status.code();
             }
             assert!(Instant::now() < deadline, "the server does not end");
             std::thread::sleep(Duration::from_millis(5));
-        };
+        }
+    }
+
+    /// The exit code, and all it wrote to its log.
+    fn end(mut self) -> (Option<i32>, String) {
+        let code = self.exit_code();
         let mut log = String::new();
         let stderr = self.process.stderr.as_mut().expect("a pipe");
         stderr.read_to_string(&mut log).expect("reads");
-        (status.code(), log)
+        (code, log)
     }
 }
 
@@ -113,7 +117,25 @@ fn a_server_says_where_it_is_and_a_signal_ends_it_in_order() {
         let (code, log) = server.end();
         assert_eq!(code, Some(0), "{log}");
         assert!(log.contains("new fencing domain"), "{log}");
+        assert!(!log.contains('\x1b'), "colours are for terminals: {log}");
     }
+}
+
+#[test]
+fn a_log_that_nobody_reads_any_more_does_not_end_the_server() {
+    let mut server = Server::start(highwater(&OPEN).env("RUST_LOG", "debug"));
+    drop(server.process.stderr.take());
+    for _ in 0..2 {
+        let mut client = TcpStream::connect(server.address).expect("connects");
+        client.read_exact(&mut [0; 28]).expect("a hello");
+        // Refused, and the server says so in its log.
+        client.write_all(&[0; 32]).expect("writes");
+        let mut verdict = [7];
+        client.read_exact(&mut verdict).expect("a verdict");
+        assert_eq!(verdict, [0]);
+    }
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.exit_code(), Some(0));
 }
 
 #[test]
@@ -171,6 +193,9 @@ fn the_token_comes_from_a_file_or_the_environment_and_is_never_shown() {
     refuses(&mut both, "decide for one");
     let no_auth = [&from_file[..], &["--no-auth"]].concat();
     refuses(&mut highwater(&no_auth), "cannot be used with");
+    let mut short = highwater(&base);
+    short.env("HIGHWATER_CLIENT_TOKEN", "15 bytes and CR\r\n");
+    refuses(&mut short, "at least 16 bytes, this one has 15");
     std::fs::write(&file, "too short\n").expect("writes");
     refuses(&mut highwater(&from_file), "at least 16 bytes");
     std::fs::remove_file(&file).expect("removes");

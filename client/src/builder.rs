@@ -85,7 +85,7 @@ impl Builder {
             tls,
             address: self.address,
         };
-        Client::start(target, system::now() + self.connect_time).await
+        Client::start(target, system::after(self.connect_time)).await
     }
 }
 

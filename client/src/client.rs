@@ -67,8 +67,8 @@ impl Client {
 
     /// Ends the client and all its clones within 5 s.
     ///
-    /// Calls that are under way end, dropped tickets are released, and the connections are
-    /// closed. Release or drop tickets before: one that is still alive then can only be given up
+    /// Acquires that are under way end, releases that are get a moment to finish, dropped tickets
+    /// are released, and the connections are closed. Release or drop tickets before: one that is still alive then can only be given up
     /// to its lease. Dropping the future does not stop the closing.
     pub async fn close(&self) {
         let shared = self.shared();

@@ -32,9 +32,10 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
                 run(&shared, index, opened, &mut backoff).await;
             }
             Err(error) => {
-                if matches!(error, SetupError::ClosedOnProbe) {
-                    closed_on_probe += 1;
-                }
+                closed_on_probe = match error {
+                    SetupError::ClosedOnProbe => closed_on_probe + 1,
+                    _ => 0,
+                };
                 let address = &shared.target.address;
                 if error.is_fatal() {
                     tracing::warn!(connection = index, %address, %error, "connection refused");

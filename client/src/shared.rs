@@ -26,7 +26,8 @@ pub(crate) struct Shared {
     pub(crate) target: Target,
     pub(crate) pool: Pool,
     pub(crate) phase: watch::Sender<Phase>,
-    /// Acquires that may still bring a grant, with or without a caller.
+    /// Acquires that may still bring a grant, with or without a caller, and releases that somebody
+    /// waits for.
     busy: watch::Sender<usize>,
     releases: mpsc::Sender<Order>,
     next_id: AtomicU64,
@@ -90,13 +91,13 @@ impl Shared {
         }
     }
 
-    /// Marks an acquire as under way for as long as the mark lives.
+    /// Marks an acquire or a release as under way for as long as the mark lives.
     pub(crate) fn busy(&self) -> Busy {
         self.busy.send_modify(|count| *count += 1);
         Busy(self.busy.clone())
     }
 
-    /// Completes when no acquire is under way.
+    /// Completes when nothing is under way that a closing client waits for.
     pub(crate) async fn idle(&self) {
         let mut busy = self.busy.subscribe();
         let idle = busy.wait_for(|count| *count == 0).await;

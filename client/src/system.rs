@@ -15,6 +15,12 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// So much later than now, or about a century later if that is beyond what the clock can tell.
+pub(crate) fn after(span: Duration) -> Instant {
+    let now = now();
+    now.checked_add(span).unwrap_or(now + CENTURY)
+}
+
 /// A random time between half of `full` and all of it, so that clients which lost their server
 /// together do not come back together.
 pub(crate) fn jittered(full: Duration) -> Duration {
@@ -23,3 +29,5 @@ pub(crate) fn jittered(full: Duration) -> Duration {
     let half = full / 2;
     half + half.mul_f64(f64::from(chance) / f64::from(u32::MAX))
 }
+
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);

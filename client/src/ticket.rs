@@ -104,10 +104,14 @@ impl Ticket {
     ///
     /// # Errors
     /// The outcome is not known.
-    pub async fn release(mut self) -> Result<Release, ReleaseError> {
-        let order = self.held.order();
-        let outcome = release::release(self.client.shared(), &order).await;
-        self.held.owed = false;
+    pub async fn release(self) -> Result<Release, ReleaseError> {
+        // A closing client lets it finish. Declared first: what is dropped here and still owed is
+        // queued for the background before the client stops waiting.
+        let _busy = self.held.shared.busy();
+        let mut ticket = self;
+        let order = ticket.held.order();
+        let outcome = release::release(ticket.client.shared(), &order).await;
+        ticket.held.owed = false;
         outcome
     }
 }

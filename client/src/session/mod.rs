@@ -153,15 +153,20 @@ impl Session {
         if !reply.fits(entry.kind) {
             return Err(End::Misfit);
         }
+        // Until the answer has found its caller, or has queued its own release.
+        let mut busy = None;
         let answer = match (reply, entry.grant) {
-            (Reply::Granted { token, .. }, Some(grant)) => Answer::Granted(Held {
-                keys: grant.keys,
-                token,
-                domain: self.domain,
-                valid_before: grant.valid_before,
-                shared: Arc::clone(&self.shared),
-                owed: true,
-            }),
+            (Reply::Granted { token, .. }, Some(grant)) => {
+                busy = Some(grant.busy);
+                Answer::Granted(Held {
+                    keys: grant.keys,
+                    token,
+                    domain: self.domain,
+                    valid_before: grant.valid_before,
+                    shared: Arc::clone(&self.shared),
+                    owed: true,
+                })
+            }
             (Reply::Domain { domain, .. }, _) if domain != self.domain => {
                 return Err(End::Misfit);
             }
@@ -171,6 +176,7 @@ impl Session {
             // A caller that is gone leaves the answer here, and a grant in it releases itself.
             let _ = sender.send(answer);
         }
+        drop(busy);
         Ok(())
     }
 
@@ -222,7 +228,7 @@ impl Session {
                     keys: keys.clone(),
                     // Before the first byte is on its way, so never later than the server's end.
                     valid_before: now + lease,
-                    _busy: self.shared.busy(),
+                    busy: self.shared.busy(),
                 };
                 let request = Request::Acquire {
                     id,

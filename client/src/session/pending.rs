@@ -27,7 +27,8 @@ pub(super) struct Entry {
 pub(super) struct ExpectedGrant {
     pub(super) keys: KeySet,
     pub(super) valid_before: Instant,
-    pub(super) _busy: Busy,
+    /// A closing client waits for it.
+    pub(super) busy: Busy,
 }
 
 /// All requests that have no reply yet.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use highwater_client::{AcquireError, Client, ReleaseError};
+use highwater_client::{AcquireError, Client, Release, ReleaseError};
 use highwater_protocol::Reply;
 
 use crate::fake::{Fake, Manners};
@@ -89,6 +89,23 @@ async fn what_was_dropped_before_is_released_before_the_connections_close() {
     for peer in peers {
         fake.closed(peer.number).await;
     }
+}
+
+#[tokio::test]
+async fn a_release_under_way_finishes_before_the_connections_close() {
+    let (mut fake, client, _peers, ticket) = ticket("k").await;
+    let releasing = tokio::spawn(ticket.release());
+    let (peer, release) = fake.request().await;
+    let mut closing = tokio::spawn({
+        let client = client.clone();
+        async move { client.close().await }
+    });
+    // It would be long over if it did not wait for the release.
+    let early = tokio::time::timeout(Duration::from_millis(200), &mut closing).await;
+    assert!(early.is_err(), "closed with a release under way");
+    peer.reply(released(&release));
+    assert_eq!(releasing.await.unwrap(), Ok(Release::Released));
+    closing.await.unwrap();
 }
 
 #[tokio::test]

@@ -146,6 +146,30 @@ async fn one_close_on_the_question_for_the_domain_does_not_make_a_base_server() 
 }
 
 #[tokio::test]
+async fn closes_with_another_failure_between_them_do_not_make_a_base_server() {
+    let mut fake = Fake::start(Manners::Faltering(domain(3))).await;
+    let client = Client::builder(fake.address).connect().await.unwrap();
+    for _ in 0..4 {
+        fake.opened().await;
+    }
+    for number in [7, 8] {
+        let acquire = acquiring(&client, "k", wait(5_000));
+        let (peer, request) = fake.request().await;
+        peer.reply(granted(&request, number));
+        assert_eq!(acquire.await.unwrap().unwrap().domain(), domain(3));
+        let (peer, request) = fake.request().await;
+        peer.reply(released(&request));
+    }
+}
+
+#[tokio::test]
+async fn a_client_may_connect_with_any_patience() {
+    let fake = Fake::start(Manners::Polite(domain(1))).await;
+    let builder = Client::builder(fake.address).connect_time(Duration::MAX);
+    builder.connect().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_wrong_address_is_told_before_anything_is_sent() {
     for address in ["nowhere", "host:", "host:0", ":1"] {
         let error = Client::builder(address).connect().await.unwrap_err();

@@ -30,6 +30,9 @@ pub(crate) enum Manners {
     Base,
     /// Like a base server for the very first connection, and polite after that.
     Stumbling(Domain),
+    /// Polite after six connections, two of each client that has two: like a base server, away,
+    /// and once more like a base server.
+    Faltering(Domain),
     /// Closes at once.
     Away,
     /// Accepts and says nothing.
@@ -182,7 +185,9 @@ async fn serve(
 ) -> Option<()> {
     let manners = match manners {
         Manners::Stumbling(_) if number == 0 => Manners::Base,
-        Manners::Stumbling(domain) => Manners::Polite(domain),
+        Manners::Faltering(_) if (2..4).contains(&number) => Manners::Away,
+        Manners::Faltering(_) if number < 6 => Manners::Base,
+        Manners::Stumbling(domain) | Manners::Faltering(domain) => Manners::Polite(domain),
         other => other,
     };
     let node = match &manners {

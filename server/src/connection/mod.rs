@@ -186,9 +186,12 @@ impl Connection {
     async fn out_of_time(&self, reads: bool) -> End {
         let limits = &self.shared.limits;
         let frame = self.frame_began.filter(|_| reads);
-        let frame = frame.map(|began| (began + limits.frame_time, End::FrameTime));
+        // Beyond what the clock can tell is never.
+        let frame = frame.and_then(|began| began.checked_add(limits.frame_time));
+        let frame = frame.map(|at| (at, End::FrameTime));
         let output = self.output_moved;
-        let output = output.map(|moved| (moved + limits.output_stall_time, End::Stalled));
+        let output = output.and_then(|moved| moved.checked_add(limits.output_stall_time));
+        let output = output.map(|at| (at, End::Stalled));
         match frame.into_iter().chain(output).min_by_key(|(at, _)| *at) {
             Some((at, end)) => {
                 sleep_until(at).await;
