@@ -27,13 +27,14 @@ async fn an_old_ticket_is_lost_and_cannot_touch_the_new_servers_locks() {
     // Without a goodbye, as in a crash.
     drop(first);
     let second = again(address).await;
+    // From here on the client knows, and sends nothing to where the first one was.
+    let lost = tokio::time::timeout(PATIENCE, old.lost()).await;
+    assert_eq!(lost, Ok(Lost::DomainChanged));
     let new = client.acquire(&key("k"), wait(15_000)).await.unwrap();
     assert_eq!(new.domain(), second.domain());
     assert_ne!(new.domain(), old.domain());
     // Even for clients that cannot tell the domains apart the order holds.
     assert!(new.token() > old.token());
-    let lost = tokio::time::timeout(PATIENCE, old.lost()).await;
-    assert_eq!(lost, Ok(Lost::DomainChanged));
     assert_eq!(old.release().await, Ok(Release::NotCurrent));
     let error = client.acquire(&key("k"), wait(0)).await.unwrap_err();
     assert_eq!(error, AcquireError::TimedOut);
