@@ -31,7 +31,20 @@ fn stderr(output: &Output) -> String {
 /// The command fails, says this, and prints nothing to standard output.
 #[track_caller]
 fn refuses(command: &mut Command, reason: &str) {
-    let output = run(command);
+    let mut process = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while process.try_wait().expect("a process of ours").is_none() {
+        if Instant::now() >= deadline {
+            let _ = process.kill();
+            panic!("it runs instead of saying {reason:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = process.wait_with_output().expect("reads");
     let said = stderr(&output);
     assert!(!output.status.success());
     assert!(said.contains(reason), "{said}");
