@@ -93,8 +93,11 @@ async fn pump(
         let Ok(count @ 1..) = read else { return };
         if let Some(delay) = delay {
             tokio::time::sleep(delay).await;
-            if *mode.borrow() == Mode::Swallow {
-                continue;
+            match *mode.borrow() {
+                Mode::Forward => {}
+                Mode::Swallow => continue,
+                // An answer that was swallowed must not slip out at the end.
+                Mode::Cut => return,
             }
         }
         if to.write_all(&buffer[..count]).await.is_err() {
