@@ -12,7 +12,9 @@ use highwater_lock::Fence;
 /// The name of a table of marks: an identifier, with a schema before it if needed.
 ///
 /// Both parts are 1 to 63 ASCII letters, digits and underscores and do not start with a digit.
-/// They are always quoted in SQL, so on PostgreSQL capital letters count.
+/// They are always quoted in SQL, so on PostgreSQL capital letters count. MySQL creates tables of
+/// up to 58 only, because it derives the names of their checks. Without a schema PostgreSQL searches
+/// the `search_path`, which must then be the same for all writers.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct TableName {
     schema: Option<Cow<'static, str>>,

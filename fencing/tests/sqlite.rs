@@ -305,6 +305,27 @@ async fn a_failed_statement_leaves_only_the_rollback() {
 }
 
 #[tokio::test]
+async fn every_way_to_run_a_statement_poisons_when_it_fails() {
+    use sqlx::{Executor as _, SqlSafeStr as _};
+    let base = Base::new().await;
+    for way in 0..4 {
+        let mut tx = fence("a", 1).begin(&base.pool).await.unwrap();
+        let failed = match way {
+            0 => tx.execute("SELECT nothing").await.is_err(),
+            1 => tx.fetch_optional("SELECT nothing").await.is_err(),
+            2 => tx.prepare("SELECT nothing".into_sql_str()).await.is_err(),
+            _ => tx.fetch_all("SELECT nothing").await.is_err(),
+        };
+        assert!(failed);
+        let error = tx.commit().await.unwrap_err();
+        assert!(
+            matches!(error, FenceError::Poisoned { .. }),
+            "{way}: {error:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_row_that_is_not_there_does_not_poison() {
     let base = Base::new().await;
     let mut tx = fence("a", 1).begin(&base.pool).await.unwrap();
@@ -371,7 +392,7 @@ async fn a_commit_whose_answer_nobody_waits_for_does_not_spoil_the_connection() 
             let found = sqlx::query("SELECT 1 FROM stock WHERE sku = ?").bind(&sku);
             found.fetch_optional(&outside).await.unwrap().is_some()
         };
-        for _ in 0..20 {
+        for _ in 0..10 {
             if is_in().await {
                 unanswered += 1;
                 break;

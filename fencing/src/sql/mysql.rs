@@ -23,7 +23,7 @@ pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: Marker, hold:
     if let Some(level) = options.isolation_level() {
         write!(text, "SET TRANSACTION ISOLATION LEVEL {}; ", level.sql()).expect("a string");
     }
-    text + "BEGIN; " + &join(options, fence, marker)
+    text + "START TRANSACTION; " + &join(options, fence, marker)
 }
 
 /// Takes the fence in a transaction that is open, and sets the marker.

@@ -32,16 +32,10 @@ pub(crate) fn join(options: &FenceOptions, fence: &Fence, marker: Marker) -> Str
     format!("{}; SAVEPOINT {marker}", admit(options, fence, top))
 }
 
-/// The upsert: one row per admitted key, in the order of the keys so that two fences cannot
-/// deadlock.
+/// The upsert: one row per admitted key. The rows are worked off as they are listed, in the order
+/// of the keys, so two fences cannot deadlock.
 fn admit(options: &FenceOptions, fence: &Fence, returning: &str) -> String {
     let table = options.table_ref().quoted('"');
-    let marks: Vec<String> = (fence.marks().iter())
-        .map(|mark| {
-            let key = hex(mark.key.as_bytes());
-            format!("(decode('{key}', 'hex'), {}::bigint)", mark.token)
-        })
-        .collect();
     let (new_step, step, repeat) = match fence.step() {
         None => (
             "0".to_owned(),
@@ -54,6 +48,17 @@ fn admit(options: &FenceOptions, fence: &Fence, returning: &str) -> String {
             " AND m.step < EXCLUDED.step".to_owned(),
         ),
     };
+    let domain = fence.domain();
+    let rows: Vec<String> = (fence.marks().iter())
+        .map(|mark| {
+            let key = hex(mark.key.as_bytes());
+            let token = mark.token;
+            format!(
+                "(decode('{key}', 'hex'), decode('{domain}', 'hex'), {token}, {new_step}, \
+                 pg_current_xact_id(), clock_timestamp())"
+            )
+        })
+        .collect();
     let admitted = if options.adopts_higher() {
         format!("m.token < EXCLUDED.token OR (m.token = EXCLUDED.token AND {SAME_DOMAIN}{repeat})")
     } else {
@@ -63,13 +68,11 @@ fn admit(options: &FenceOptions, fence: &Fence, returning: &str) -> String {
     };
     format!(
         "INSERT INTO {table} AS m (key, domain, token, step, last_tx, updated_at) \
-         SELECT o.key, decode('{domain}', 'hex'), o.token, {new_step}, pg_current_xact_id(), \
-         clock_timestamp() FROM (VALUES {marks}) AS o (key, token) ORDER BY o.key \
+         VALUES {rows} \
          ON CONFLICT (key) DO UPDATE SET domain = EXCLUDED.domain, token = EXCLUDED.token, \
          step = {step}, last_tx = EXCLUDED.last_tx, updated_at = EXCLUDED.updated_at \
          WHERE {admitted} RETURNING {returning}",
-        domain = fence.domain(),
-        marks = marks.join(", "),
+        rows = rows.join(", "),
     )
 }
 

@@ -60,11 +60,18 @@ impl<'c, Db: Dialect> Fenced<'c, Db> {
         if !link.is_ours() {
             Db::settle(&mut link).await.map_err(FenceError::Database)?;
         }
-        if driver::depth::<Db>(&link) > 0 {
+        let left_open = driver::depth::<Db>(&link) > 0;
+        if left_open && !link.is_ours() {
             return Err(FenceError::InSavepoint);
         }
         // The guard exists before the first request, so that a cancelled one is cleaned up.
         let mut tx = Self::over(link);
+        if left_open {
+            // The pool hands out what an earlier user left behind. On SQLite that happens by
+            // itself: sqlx goes on counting a transaction that `ON CONFLICT ROLLBACK` ended.
+            tx.end().await.map_err(FenceError::Database)?;
+            tx.done = false;
+        }
         let order = Order {
             fence,
             options,

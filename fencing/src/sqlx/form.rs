@@ -28,7 +28,8 @@ pub trait SqlxFence: Offer {
     /// long as the budget of the [`FenceOptions`] allows; so the body must have no lasting effect
     /// besides the transaction. It is cloned for each attempt. To count in it, share an atomic.
     ///
-    /// A lock wait that timed out is not retried, nor is a commit whose outcome is unknown.
+    /// A lock wait that timed out is not retried, nor is a commit whose outcome is unknown, nor an
+    /// error that went past the guard (see [`Fenced::connection`]) and is inside an enum of yours.
     ///
     /// Where the compiler cannot tell the error type, name it at the end of the body:
     /// `Ok::<_, AppError>(())`. Dropping the future rolls back, unless the commit was under way.
@@ -82,7 +83,9 @@ pub trait SqlxFence: Offer {
     /// dropped; do not use it, or a bare connection, for anything else after that.
     ///
     /// # Errors
-    /// As for [`begin`](Self::begin), and [`FenceError::InSavepoint`] if a transaction is open.
+    /// As for [`begin`](Self::begin), and [`FenceError::InSavepoint`] if a transaction of sqlx is
+    /// open. One that was opened with raw SQL is not seen: MySQL and MariaDB commit it, and on
+    /// PostgreSQL it becomes the fenced one.
     fn begin_on<'a, 'c: 'a, L: Lend<'c> + 'a>(
         &'a self,
         connection: L,

@@ -169,12 +169,12 @@ pub(crate) fn tap_future<'e, Db: Dialect, T: Send + 'e>(
 
 /// A statement that gives a stream of answers, and whose errors are noted.
 ///
-/// Dropping it after the first answer is usual and harmless: the driver skips the rest.
+/// Dropping it between two answers is usual and harmless: the driver skips the rest. Dropping it
+/// while it waits for one is not, since what ran until then, and with what result, is unsure.
 pub(crate) struct TappedStream<'e, Db, T> {
     // Before the watch, because it borrows the connection and fields drop in order.
     answers: BoxStream<'e, Result<T, Error>>,
     watch: Watch<'e>,
-    started: bool,
     database: std::marker::PhantomData<fn() -> Db>,
 }
 
@@ -187,7 +187,6 @@ impl<'e, Db: Dialect, T> TappedStream<'e, Db, T> {
         Self {
             answers,
             watch,
-            started: false,
             database: std::marker::PhantomData,
         }
     }
@@ -198,9 +197,8 @@ impl<Db: Dialect, T> Stream for TappedStream<'_, Db, T> {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        this.watch.waiting = !this.started;
+        this.watch.waiting = true;
         let answer = std::task::ready!(this.answers.as_mut().poll_next(cx));
-        this.started = true;
         let error = answer.as_ref().and_then(|answer| answer.as_ref().err());
         this.watch.answered::<Db>(error);
         Poll::Ready(answer)

@@ -214,6 +214,11 @@ async fn commit_in_turn(conn: &mut PgConnection, marker: Marker) -> Commit {
         };
         return Commit::Failed(failed, error);
     }
+    // A count above one would make the driver release a savepoint instead of committing.
+    if depth::<Postgres>(conn) > 1 {
+        let error = Error::Protocol("a nested transaction was left open".to_owned());
+        return Commit::Failed(Failed::RolledBack, error);
+    }
     match Manager::commit(conn).await {
         Ok(()) => Commit::Done { clean: true },
         Err(error) => Commit::Failed(failed(&error, 1), error),

@@ -29,10 +29,8 @@ type Manager = <Sqlite as ::sqlx::Database>::TransactionManager;
 pub struct Hook {
     /// The hook refuses every commit while this is set.
     closed: Arc<AtomicBool>,
-    /// `BEGIN` was acknowledged.
+    /// `BEGIN` was acknowledged, or a rollback asked for: there is something to put right.
     begun: AtomicBool,
-    /// A commit or rollback of ours was asked for.
-    ending: AtomicBool,
 }
 
 impl Hook {
@@ -115,7 +113,6 @@ impl Driver for Sqlite {
                 return Commit::Failed(failed(&error, 0), error);
             }
             hook.open();
-            hook.ending.store(true, Ordering::SeqCst);
             commit_when_readers_left(conn).await
         })
     }
@@ -127,7 +124,7 @@ impl Driver for Sqlite {
     ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             hook.open();
-            hook.ending.store(true, Ordering::SeqCst);
+            hook.begun.store(true, Ordering::SeqCst);
             if Manager::rollback(conn).await.is_err() {
                 // The transaction is gone, but the driver still counts one: open one for it.
                 conn.execute(raw_sql("BEGIN")).await?;
@@ -146,16 +143,18 @@ impl Driver for Sqlite {
             // The thread takes back a BEGIN whose answer nobody waits for.
             return;
         }
-        if !hook.ending.load(Ordering::SeqCst) {
-            // If the transaction has ended already, this gives the rollback one to end; else it is
-            // an error that nobody sees. One poll hands the request to the thread.
-            let _ = conn.execute(raw_sql("BEGIN")).now_or_never();
-        }
-        // At least one, whatever the count is: a commit or rollback whose answer nobody waited for
-        // makes the thread ignore the next one.
-        for _ in 0..depth::<Self>(conn).max(1) {
+        // What is still under way ends in one of three ways, and this puts each of them right:
+        // - The transaction is open. Then `BEGIN` and the last `ROLLBACK` are errors nobody sees.
+        // - It is gone, but the driver counts it: `BEGIN` gives the driver's rollback one to end.
+        // - A commit or rollback worked, but nobody waited for its answer. Then the thread ignores
+        //   the next rollback, the others find a count of zero, and the last `ROLLBACK` ends what
+        //   `BEGIN` began.
+        // One poll hands a request to the thread.
+        let _ = conn.execute(raw_sql("BEGIN")).now_or_never();
+        for _ in 0..=depth::<Self>(conn).max(1) {
             Manager::start_rollback(conn);
         }
+        let _ = conn.execute(raw_sql("ROLLBACK")).now_or_never();
     }
 
     fn class(error: &Error) -> Class {

@@ -18,11 +18,16 @@ pub mod sqlite;
 /// The error of a statement that reads the columns of a table which exists.
 fn foreign(table: &TableName) -> impl FnOnce(Error) -> MigrateError<Error> {
     let table = table.clone();
-    |error| match error {
-        source @ Error::Database(_) => MigrateError::ForeignTable { table, source },
-        error => MigrateError::Database(error),
+    |source| match source.as_database_error().and_then(|error| error.code()) {
+        Some(code) if FOREIGN.contains(&&*code) => MigrateError::ForeignTable { table, source },
+        _ => MigrateError::Database(source),
     }
 }
+
+/// A column is missing, or it is no table at all; not that reading it is forbidden, for example.
+/// PostgreSQL: undefined_column, wrong_object_type; MySQL: bad field; SQLite: a statement that
+/// cannot be prepared.
+const FOREIGN: [&str; 4] = ["42703", "42809", "42S22", "1"];
 
 /// Reads nothing, but fails if a column is missing.
 fn probe(quoted_table: &str, quoted_key: &str) -> String {
