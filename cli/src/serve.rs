@@ -90,7 +90,10 @@ async fn serve(options: Options, secrets: Vec<Secret>) -> Result<(), ServeError>
          check domains refuse its tokens until their marks are moved to it"
     );
     announce(&server);
-    let signal = signals.next().await;
+    let signal = tokio::select! {
+        signal = signals.next() => signal,
+        () = server.failed() => return Err(ServeError::Failed),
+    };
     tracing::info!(signal, "shutting down");
     tokio::select! {
         () = server.shutdown() => {}
@@ -222,6 +225,8 @@ pub(crate) enum ServeError {
          end with the process, and every start is a new fencing domain)"
     )]
     NotDurable,
+    #[error("the server has ended because an invariant of its own did not hold; see the log")]
+    Failed,
     #[error(
         "who may connect? Give --client-token-file FILE or set {TOKEN_VARIABLE}; on a loopback \
          address --no-auth lets everybody in"

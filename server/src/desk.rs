@@ -224,6 +224,12 @@ impl Desk {
         }
     }
 
+    /// Whether the machine has broken an invariant: the server must end, because nothing that it
+    /// would still decide can be trusted.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.state.is_poisoned()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state
             .lock()
@@ -323,7 +329,17 @@ impl State {
                 let token = grant.token;
                 outbox.push(&Reply::Granted { id, shape, token }, Some(unsent(grant)));
             }
-            None => unreachable!("{waiter:?} was granted a lock without being queued"),
+            None => {
+                // It cannot be told to anybody, so nobody may hold it. Everybody else goes on.
+                tracing::error!(?grant, "a lock was granted to a request that is not queued");
+                let UnsentGrant { keys, token } = unsent(grant);
+                let release = Operation::Release {
+                    keys,
+                    token,
+                    minimum_hold: Duration::ZERO,
+                };
+                self.apply(self.machine.now(), release);
+            }
         }
     }
 

@@ -14,11 +14,13 @@ use crate::system;
 
 /// Accepts until the server drains, then waits until all connections are closed.
 ///
-/// Dropping the future ends everything at once.
+/// Dropping the future ends everything at once, and so does a lock machine that can no longer be
+/// trusted: it is better to have no lock service than one that only seems to be there.
 pub(crate) async fn accept(
     listener: TcpListener,
     shared: Arc<Shared>,
     mut phase: watch::Receiver<Phase>,
+    _ended: watch::Sender<()>,
 ) {
     let mut connections = JoinSet::new();
     while *phase.borrow_and_update() == Phase::Running {
@@ -29,7 +31,12 @@ pub(crate) async fn accept(
                     return;
                 }
             }
-            Some(_) = connections.join_next() => {}
+            Some(_) = connections.join_next() => {
+                if shared.desk.is_broken() {
+                    tracing::error!("the lock machine broke an invariant: the server ends");
+                    return;
+                }
+            }
             accepted = listener.accept() => match accepted {
                 Ok((tcp, peer)) if connections.len() < shared.limits.connections => {
                     let served = connection::serve(Arc::clone(&shared), tcp, peer, phase.clone());

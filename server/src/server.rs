@@ -25,6 +25,8 @@ pub struct Server {
     local_addr: SocketAddr,
     shared: Arc<Shared>,
     phase: watch::Sender<Phase>,
+    /// Closed when the listener has ended.
+    ended: watch::Receiver<()>,
     listener: JoinHandle<()>,
     timekeeper: JoinHandle<()>,
 }
@@ -38,10 +40,13 @@ impl Server {
     pub(crate) fn run(listener: TcpListener, local_addr: SocketAddr, shared: Shared) -> Self {
         let shared = Arc::new(shared);
         let (phase, phases) = watch::channel(Phase::Running);
+        let (ending, ended) = watch::channel(());
         let timekeeper = Arc::clone(&shared);
+        let accept = listener::accept(listener, Arc::clone(&shared), phases, ending);
         Self {
             local_addr,
-            listener: tokio::spawn(listener::accept(listener, Arc::clone(&shared), phases)),
+            ended,
+            listener: tokio::spawn(accept),
             timekeeper: tokio::spawn(async move { timekeeper.desk.keep_time().await }),
             shared,
             phase,
@@ -61,6 +66,14 @@ impl Server {
     /// How much there is at this moment, for logs and metrics.
     pub fn counts(&self) -> Counts {
         self.shared.desk.counts()
+    }
+
+    /// Completes when the server has ended by itself, which only a broken invariant of its own
+    /// causes: it then closes all connections and accepts none. Start a new one; being in memory,
+    /// that is a new domain. Dropping the future changes nothing.
+    pub async fn failed(&self) {
+        let mut ended = self.ended.clone();
+        while ended.changed().await.is_ok() {}
     }
 
     /// Stops the server in an orderly way.
@@ -97,3 +110,37 @@ impl Drop for Server {
 
 /// How long all connections together may take to close.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use highwater_protocol::Secret;
+    use highwater_protocol::handshake::{Challenge, HELLO_BYTES, Node};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_broken_machine_ends_the_server_and_not_only_its_connections() {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let server = Server::builder().in_memory().listen(listen).no_auth();
+        let server = server.start().await.unwrap();
+        let shared = Arc::clone(&server.shared);
+        let broken = std::thread::spawn(move || shared.desk.break_for_test()).join();
+        assert!(broken.is_err());
+
+        let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+        let mut hello = [0; HELLO_BYTES];
+        stream.read_exact(&mut hello).await.unwrap();
+        let challenge = Challenge::from_hello(&hello, Node::Single).unwrap();
+        let answer = challenge.answer(&Secret::no_auth());
+        stream.write_all(&answer).await.unwrap();
+
+        let failed = timeout(Duration::from_secs(20), server.failed()).await;
+        assert!(
+            failed.is_ok(),
+            "the server seems to be there and serves nobody"
+        );
+        assert!(TcpStream::connect(server.local_addr()).await.is_err());
+    }
+}

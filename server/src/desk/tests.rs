@@ -8,6 +8,14 @@ use tokio::time::advance;
 
 use super::*;
 
+impl Desk {
+    /// As if an invariant did not hold.
+    pub(crate) fn break_for_test(&self) {
+        let _state = self.state();
+        panic!("broken on purpose");
+    }
+}
+
 struct Peer {
     connection: ConnectionId,
     outbox: Arc<Outbox>,
