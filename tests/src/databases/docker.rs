@@ -38,7 +38,7 @@ impl Container {
         let (name, tag) = image.rsplit_once(':').unwrap_or((image, "latest"));
         let container = request(kind, name, tag).start().await.map_err(chain)?;
         let port = container
-            .get_host_port_ipv4(kind.port())
+            .get_host_port_ipv4(port_in_image(kind))
             .await
             .map_err(chain)?;
         let guard = Guarded::start(
@@ -69,7 +69,7 @@ impl Container {
 }
 
 fn request(kind: Kind, name: &str, tag: &str) -> testcontainers::ContainerRequest<GenericImage> {
-    let port = kind.port();
+    let port = port_in_image(kind);
     let image = GenericImage::new(name, tag).with_exposed_port(port.tcp());
     let (variable, data, arguments): (_, _, &[&str]) = match kind {
         Kind::Postgres => (
@@ -125,4 +125,12 @@ fn chain(error: testcontainers::TestcontainersError) -> String {
         cause = error.source();
     }
     said
+}
+
+/// Where the server of an image listens.
+fn port_in_image(kind: Kind) -> u16 {
+    match kind {
+        Kind::Postgres => 5432,
+        Kind::MySql | Kind::MariaDb => 3306,
+    }
 }

@@ -65,13 +65,6 @@ impl Kind {
         }
     }
 
-    fn port(self) -> u16 {
-        match self {
-            Self::Postgres => 5432,
-            Self::MySql | Self::MariaDb => 3306,
-        }
-    }
-
     /// The URL of the administrator's connection, without the name of a database.
     fn url(self, port: u16) -> String {
         match self {
