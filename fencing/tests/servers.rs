@@ -440,6 +440,22 @@ macro_rules! server {
             }
 
             #[tokio::test]
+            async fn the_end_of_a_forgotten_nested_transaction_is_not_taken_for_the_commit() {
+                let base = Base::with(1).await;
+                let mut conn = base.pool.acquire().await.unwrap();
+                // The savepoint that the driver would release for it exists outside of the fence.
+                sqlx::raw_sql("BEGIN; SAVEPOINT _sqlx_savepoint_1")
+                    .execute(&mut *conn)
+                    .await
+                    .unwrap();
+                let mut tx = base.fence("a", 7).begin_on(&mut conn).await.unwrap();
+                base.put(&mut tx, "never").await.unwrap();
+                std::mem::forget(tx.connection().begin().await.unwrap());
+                tx.commit().await.unwrap_err();
+                assert_eq!(base.skus().await, [""; 0]);
+            }
+
+            #[tokio::test]
             async fn a_fence_that_was_rolled_back_to_an_earlier_savepoint_does_not_commit() {
                 let base = Base::with(1).await;
                 let mut tx = base.pool.begin().await.unwrap();
