@@ -101,6 +101,10 @@ pub trait SqlxFence: Offer {
     ///
     /// A guard, or a future of this method, that is dropped queues a rollback, as sqlx does. On
     /// MySQL and MariaDB the note about DDL of [`begin_on`](Self::begin_on) applies.
+    /// There, too, sqlx loses count of the answers if a statement is dropped while it is being
+    /// prepared: such a connection goes back to its pool out of step. Where futures are dropped in
+    /// the middle of statements, prefer [`transaction`](Self::transaction) or
+    /// [`begin`](Self::begin), which close it.
     ///
     /// # Errors
     /// As for [`begin`](Self::begin), and [`FenceError::InSavepoint`] for a nested transaction; on
