@@ -21,6 +21,9 @@ use crate::{AcquireError, ConnectError, keeper, release};
 ///
 /// The connections are kept open, and opened again after a failure, by tasks in the background;
 /// they end when the last clone and the last ticket are dropped, or with [`Client::close`].
+///
+/// Those tasks live in the Tokio runtime in which [`Builder::connect`] ran. When that ends, every
+/// call answers that there is no connection, and dropped tickets are left to their leases.
 #[derive(Clone)]
 pub struct Client(Arc<Handle>);
 
@@ -37,7 +40,8 @@ impl Client {
     /// was surely not sent is made again within the wait; one that may have been seen never is.
     ///
     /// Dropping the future gives the place in the queue up; a lock that was granted all the same
-    /// is released in the background.
+    /// is released in the background. A server of the base protocol cannot be told: there the
+    /// place stays until the wait is over, and its grant is released when it comes.
     ///
     /// # Errors
     /// The lock is not held, except perhaps after [`AcquireError::Indeterminate`].

@@ -45,7 +45,9 @@ pub enum ConnectError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Others held the keys, or stood before, for the whole wait. Try again when it suits.
+    /// Others held the keys, or stood before, for the whole wait; or this client has so many
+    /// acquires without an answer that this one was not sent before its wait was over. Try again
+    /// when it suits.
     #[error("the wait ended before the lock was free")]
     TimedOut,
     /// The server has reached one of its limits. Slow down, then try again.

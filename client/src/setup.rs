@@ -150,7 +150,7 @@ fn is_tls(error: &io::Error) -> bool {
 pub(crate) enum SetupError {
     #[error("not reachable: {0}")]
     Unreachable(io::Error),
-    #[error("not open within 10 s")]
+    #[error("not open in time; a server that expects TLS, or none, stays silent like this")]
     TimedOut,
     #[error("no trustworthy encryption: {0}")]
     Tls(io::Error),
