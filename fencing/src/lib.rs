@@ -38,6 +38,8 @@
 //! - A mark belongs to one [`Domain`]; tokens of another one are refused until an operator moves
 //!   the mark.
 //! - A fence covers what happens after it: read what a write relies on inside the transaction.
+//! - The mark stays locked to the end of the transaction: a second transaction that fences the same
+//!   key from inside the first waits for it, and so for itself.
 //! - Two databases have two marks: fence each of them. There is no atomicity across databases.
 
 #[cfg(feature = "__sqlx")]

@@ -43,8 +43,9 @@
 //! Right after the fence a savepoint is set, the *marker*. It vanishes when anything ends the
 //! transaction or rolls the fence back. The commit first releases the marker and goes on only if
 //! that worked. On MySQL and MariaDB a transaction from a pool also runs without autocommit, and on
-//! SQLite a commit hook refuses every commit but ours, so that statements which run after a silent
-//! end are not kept.
+//! SQLite a commit hook refuses every commit but ours for as long as the guard lives, so that
+//! statements which run after a silent end are not kept. (A guard that is dropped opens the hook: a
+//! statement that was cancelled half-way *behind a raw `ROLLBACK` of yours* may still be kept then.)
 //!
 //! # Cancelling
 //! Every future here may be dropped at any point, and a guard at any time. A transaction from a
