@@ -6,6 +6,7 @@ mod sqlite;
 
 use highwater_client::{AcquireOptions, Client};
 use highwater_lock::Key;
+use sqlx::Connection as _;
 
 use crate::orders::{Order, Stock};
 use crate::payment::Payment;
@@ -61,8 +62,15 @@ impl Shop {
     /// Connects to the database that the URL's scheme names.
     pub(crate) async fn connect(url: &str) -> Result<Self, ConnectError> {
         match url.split(':').next().unwrap_or_default() {
-            "postgres" | "postgresql" => Ok(Self::Postgres(sqlx::PgPool::connect(url).await?)),
-            "mysql" | "mariadb" => Ok(Self::MySql(sqlx::MySqlPool::connect(url).await?)),
+            // A pool retries until its time is up, and forgets why; one connection says it at once.
+            "postgres" | "postgresql" => {
+                sqlx::PgConnection::connect(url).await?.close().await?;
+                Ok(Self::Postgres(sqlx::PgPool::connect(url).await?))
+            }
+            "mysql" | "mariadb" => {
+                sqlx::MySqlConnection::connect(url).await?.close().await?;
+                Ok(Self::MySql(sqlx::MySqlPool::connect(url).await?))
+            }
             "sqlite" => {
                 let options = url.parse::<sqlx::sqlite::SqliteConnectOptions>()?;
                 let options = options

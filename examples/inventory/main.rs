@@ -25,19 +25,21 @@ mod sale;
 mod worker;
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _, stdout};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use highwater_server::Server;
+use tokio::time::timeout;
 
 use crate::database::Shop;
 use crate::orders::{BadLine, Order, Stock};
-use crate::progress::Progress;
+use crate::progress::{Progress, tell};
 use crate::report::Report;
-use crate::run::Setup;
+use crate::run::{Interrupt, Setup};
 use crate::worker::setting;
 
 /// Sells orders from a stock with several workers, freezes one of them past its lease, and counts.
@@ -48,7 +50,7 @@ use crate::worker::setting;
 #[command(name = "inventory")]
 struct Arguments {
     /// postgres://…, mysql://…, mariadb://… or sqlite://FILE [default: SQLite in a temporary folder].
-    /// The tables highwater_example_* are dropped and created there
+    /// The tables highwater_example_* are dropped and created there: one run at a time
     #[arg(long, env = setting::DATABASE_URL, hide_env_values = true)]
     database_url: Option<String>,
 
@@ -86,6 +88,9 @@ struct Arguments {
     no_fencing: bool,
 }
 
+/// How long the example's tables may take to go.
+const CLEAN_UP: Duration = Duration::from_secs(15);
+
 /// Why the demonstration could not run.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
@@ -107,8 +112,13 @@ enum Failure {
     Migrate(#[from] highwater_fencing::migrate::Error),
     #[error("lock server: {0}")]
     Server(#[from] highwater_server::StartError),
-    #[error("lock client: {0}")]
-    Client(#[from] highwater_client::ConnectError),
+    #[error("lock server {server}: {source}")]
+    Client {
+        server: String,
+        source: highwater_client::ConnectError,
+    },
+    #[error("interrupted")]
+    Interrupted,
     #[error("client token: {0}")]
     Secret(#[from] highwater_protocol::SecretError),
     #[error(transparent)]
@@ -126,7 +136,7 @@ async fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
-            eprintln!("inventory: {failure}");
+            tell(&format!("inventory: {failure}"));
             ExitCode::from(2)
         }
     }
@@ -134,6 +144,7 @@ async fn main() -> ExitCode {
 
 async fn demonstrate(arguments: Arguments) -> Result<bool, Failure> {
     let (stock, orders) = read_files(&arguments)?;
+    let client_token = client_token(&arguments)?;
     let folder = tempfile::tempdir()?;
     let database_url = arguments
         .database_url
@@ -141,6 +152,7 @@ async fn demonstrate(arguments: Arguments) -> Result<bool, Failure> {
         .unwrap_or_else(|| format!("sqlite://{}/inventory.db", folder.path().display()));
     let shop = Shop::connect(&database_url).await?;
     shop.migrate().await?;
+    let mut interrupt = Interrupt::new()?;
 
     let embedded = match &arguments.server {
         Some(_) => None,
@@ -161,13 +173,23 @@ async fn demonstrate(arguments: Arguments) -> Result<bool, Failure> {
         (None, Some(server)) => server.local_addr().to_string(),
         (None, None) => return Err(Failure::MissingSetting("server")),
     };
-    println!("database: {}, lock server: {server}", shop.name());
-    println!(
-        "{} orders, {} workers, lease {} s; one worker is frozen past its lease\n",
+    if embedded.is_none() {
+        // What is wrong with its address or the token is said here, before a table is touched.
+        let client = worker::connect(&server, client_token.clone()).await?;
+        client.close().await;
+    }
+    writeln!(
+        stdout(),
+        "database: {}, lock server: {server}\n{} orders, {} workers, lease {} s; {}\n",
+        shop.name(),
         orders.len(),
         arguments.workers,
-        arguments.lease
-    );
+        arguments.lease,
+        match arguments.freeze {
+            Some(0) => "no worker is frozen",
+            _ => "one worker is frozen past its lease",
+        }
+    )?;
 
     let control = Run {
         title: "without fencing",
@@ -184,15 +206,26 @@ async fn demonstrate(arguments: Arguments) -> Result<bool, Failure> {
     };
     let mut demonstrated = !arguments.no_fencing;
     for run in runs {
-        let setup = setup(&arguments, &database_url, &server, run.fencing)?;
+        let setup = Setup {
+            database_url: database_url.clone(),
+            server: server.clone(),
+            client_token: client_token.clone(),
+            key_prefix: key_prefix()?,
+            lease_seconds: arguments.lease,
+            workers: usize::try_from(arguments.workers).unwrap_or(usize::MAX),
+            freeze: arguments.freeze,
+            fencing: run.fencing,
+        };
         let prefix = setup.key_prefix.clone();
-        shop.reset(&stock).await?;
-        let told = run::run(setup, &orders, Progress::new(run.title, orders.len())).await?;
-        let report = Report::read(&shop, &stock, &orders, told).await?;
-        shop.clean_up(&prefix).await?;
-        println!("== {} ==\n{}", run.title, report.print());
+        let report = run.report(setup, &shop, &stock, &orders, &mut interrupt);
+        let report = report.await;
+        // Also after a failure nothing stays behind, unless the database does not answer.
+        let cleaned = timeout(CLEAN_UP, shop.clean_up(&prefix)).await;
+        let report = report?;
+        cleaned.map_err(io::Error::from)??;
         let (as_claimed, verdict) = run.verdict(&report);
-        println!("{verdict}\n");
+        let (title, table) = (run.title, report.print());
+        writeln!(stdout(), "== {title} ==\n{table}\n{verdict}\n")?;
         demonstrated &= as_claimed;
     }
     if let Some(server) = embedded {
@@ -208,6 +241,21 @@ struct Run {
 }
 
 impl Run {
+    /// Fills the shelves, sells everything, and counts.
+    async fn report(
+        &self,
+        setup: Setup,
+        shop: &Shop,
+        stock: &Stock,
+        orders: &[Order],
+        interrupt: &mut Interrupt,
+    ) -> Result<Report, Failure> {
+        shop.reset(stock).await?;
+        let progress = Progress::new(self.title, orders.len());
+        let told = run::run(setup, orders, progress, interrupt).await?;
+        Ok(Report::read(shop, stock, orders, told).await?)
+    }
+
     /// Whether the run showed what it has to show, and a sentence on it.
     fn verdict(&self, report: &Report) -> (bool, String) {
         let refused = report.told.refused.len();
@@ -240,35 +288,24 @@ impl Run {
     }
 }
 
-fn setup(
-    arguments: &Arguments,
-    database_url: &str,
-    server: &str,
-    fencing: bool,
-) -> Result<Setup, Failure> {
-    // Every run has keys of its own: its marks meet those of no other run and no other server.
-    let run = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
-    let client_token = match &arguments.client_token_file {
+fn client_token(arguments: &Arguments) -> Result<Option<String>, Failure> {
+    match &arguments.client_token_file {
         Some(path) => {
             let text = std::fs::read_to_string(path).map_err(|source| Failure::File {
                 path: path.clone(),
                 source,
             })?;
-            Some(text.trim_end_matches(['\r', '\n']).to_owned())
+            Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
         }
-        None if arguments.server.is_some() => std::env::var(setting::CLIENT_TOKEN).ok(),
-        None => None,
-    };
-    Ok(Setup {
-        database_url: database_url.to_owned(),
-        server: server.to_owned(),
-        client_token,
-        key_prefix: format!("example-{run:016x}/"),
-        lease_seconds: arguments.lease,
-        workers: usize::try_from(arguments.workers).unwrap_or(usize::MAX),
-        freeze: arguments.freeze,
-        fencing,
-    })
+        None if arguments.server.is_some() => Ok(std::env::var(setting::CLIENT_TOKEN).ok()),
+        None => Ok(None),
+    }
+}
+
+/// Every run has keys of its own: its marks meet those of no other run and no other server.
+fn key_prefix() -> Result<String, Failure> {
+    let run = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(format!("example-{run:016x}/"))
 }
 
 fn read_files(arguments: &Arguments) -> Result<(Stock, Vec<Order>), Failure> {
@@ -304,6 +341,6 @@ fn report_bad_lines(path: &Option<PathBuf>, bundled: &str, bad: &[BadLine]) {
         .as_ref()
         .map_or_else(|| bundled.to_owned(), |path| path.display().to_string());
     for BadLine { line, reason } in bad {
-        eprintln!("{name}:{line}: {reason}; the line is not used");
+        tell(&format!("{name}:{line}: {reason}; the line is not used"));
     }
 }

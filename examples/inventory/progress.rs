@@ -1,6 +1,6 @@
 //! A progress bar on a terminal, plain lines elsewhere.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write as _, stderr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -37,7 +37,7 @@ impl Progress {
         match &self.bar {
             Some(bar) => bar.inc(1),
             None if sold == self.orders || sold.is_multiple_of((self.orders / 4).max(1)) => {
-                eprintln!("{}: {sold}/{} orders", self.title, self.orders);
+                tell(&format!("{}: {sold}/{} orders", self.title, self.orders));
             }
             None => {}
         }
@@ -47,7 +47,7 @@ impl Progress {
     pub(crate) fn note(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.println(format!("  {line}")),
-            None => eprintln!("{}: {line}", self.title),
+            None => tell(&format!("{}: {line}", self.title)),
         }
     }
 
@@ -56,4 +56,9 @@ impl Progress {
             bar.finish_and_clear();
         }
     }
+}
+
+/// Writes a line to standard error; where nobody reads it any more, the work goes on.
+pub(crate) fn tell(line: &str) {
+    let _ = writeln!(stderr(), "{line}");
 }

@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::signal::unix;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -63,6 +64,7 @@ pub(crate) async fn run(
     setup: Setup,
     orders: &[Order],
     progress: Progress,
+    interrupt: &mut Interrupt,
 ) -> Result<Told, Failure> {
     let freeze = choose(orders, setup.freeze);
     let mut queue: VecDeque<_> = orders.iter().cloned().map(|order| (order, 1)).collect();
@@ -87,12 +89,45 @@ pub(crate) async fn run(
         let desk = desk.clone();
         workers.spawn(async move { Worker::start(&desk.setup, number).await?.serve(&desk).await });
     }
+    let ended = tokio::select! {
+        ended = all(&mut workers) => ended,
+        () = interrupt.wait() => Err(Failure::Interrupted),
+    };
+    desk.progress.finish();
+    // After a failure some are still at work; no process outlives this function.
+    workers.shutdown().await;
+    ended?;
+    let told = std::mem::take(&mut *lock(&desk.told));
+    Ok(told)
+}
+
+async fn all(workers: &mut JoinSet<Result<(), Failure>>) -> Result<(), Failure> {
     while let Some(ended) = workers.join_next().await {
         ended.map_err(io::Error::other)??;
     }
-    desk.progress.finish();
-    let told = std::mem::take(&mut *lock(&desk.told));
-    Ok(told)
+    Ok(())
+}
+
+/// Ctrl-C and SIGTERM, from when it was made: the stopped worker and the tables are not left behind.
+pub(crate) struct Interrupt {
+    interrupt: unix::Signal,
+    terminate: unix::Signal,
+}
+
+impl Interrupt {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: unix::signal(unix::SignalKind::interrupt())?,
+            terminate: unix::signal(unix::SignalKind::terminate())?,
+        })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
 }
 
 /// Whether there is an order to freeze at.
@@ -222,6 +257,8 @@ impl Desk {
 /// One worker process and its pipes. It is killed when this is dropped, frozen or not.
 struct Worker {
     number: usize,
+    /// The longest silence: a worker may wait for a lease to end.
+    patience: Duration,
     process: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
@@ -239,6 +276,9 @@ impl Worker {
             .env(setting::FENCING, if setup.fencing { "on" } else { "off" })
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Ctrl-C is for the parent, which then ends its workers. And should the parent be killed,
+            // the system wakes and ends a stopped process that is alone in its group.
+            .process_group(0)
             .kill_on_drop(true);
         match &setup.client_token {
             Some(token) => command.env(setting::CLIENT_TOKEN, token),
@@ -251,6 +291,7 @@ impl Worker {
         let output = BufReader::new(output).lines();
         let mut worker = Self {
             number,
+            patience: Duration::from_secs(setup.lease_seconds) + PATIENCE,
             process,
             input,
             output,
@@ -304,7 +345,7 @@ impl Worker {
     async fn freeze(&mut self, desk: &Desk, freeze: &Freeze) -> Result<(), Failure> {
         let Order { id, sku, .. } = &freeze.order;
         let number = self.number + 1;
-        let mut sold = desk.sold_of_frozen_sku.subscribe();
+        let mut open = desk.open.subscribe();
         let began = tokio::time::Instant::now();
         self.signal(Signal::SIGSTOP)?;
         desk.progress.note(&format!(
@@ -312,12 +353,13 @@ impl Worker {
         ));
         self.say("charged").await?;
         desk.waits_for_freeze.send_replace(false);
-        let taken_over = sold.wait_for(|sold| *sold >= freeze.later);
-        let patience = Duration::from_secs(desk.setup.lease_seconds) + PATIENCE;
-        timeout(patience, taken_over)
-            .await
-            .map_err(|_| Failure::Worker(format!("nobody took the lock of {sku} over")))?
-            .map_err(io::Error::other)?;
+        // However long the file is: what counts as stuck is that no order at all is done.
+        while *desk.sold_of_frozen_sku.borrow() < freeze.later {
+            timeout(self.patience, open.changed())
+                .await
+                .map_err(|_| Failure::Worker(format!("nobody took the lock of {sku} over")))?
+                .map_err(io::Error::other)?;
+        }
         self.signal(Signal::SIGCONT)?;
         let slept = began.elapsed();
         desk.progress.note(&format!(
@@ -348,7 +390,7 @@ impl Worker {
     }
 
     async fn next_line(&mut self) -> Result<String, Failure> {
-        match timeout(PATIENCE * 2, self.output.next_line()).await {
+        match timeout(self.patience, self.output.next_line()).await {
             Ok(line) => {
                 line?.ok_or_else(|| Failure::Worker("a worker process has ended".to_owned()))
             }

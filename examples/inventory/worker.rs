@@ -31,11 +31,7 @@ pub(crate) mod setting {
 pub(crate) async fn work() -> Result<(), Failure> {
     let shop = Shop::connect(&required(setting::DATABASE_URL)?).await?;
     let server = required(setting::SERVER)?;
-    let mut client = Client::builder(server);
-    if let Ok(secret) = env::var(setting::CLIENT_TOKEN) {
-        client = client.token(Secret::new(secret.into_bytes())?);
-    }
-    let client = client.connect().await?;
+    let client = connect(&server, env::var(setting::CLIENT_TOKEN).ok()).await?;
     let prefix = required(setting::KEY_PREFIX)?;
     let lease: u64 = required(setting::LEASE_SECONDS)?
         .parse()
@@ -65,6 +61,18 @@ pub(crate) async fn work() -> Result<(), Failure> {
     }
     client.close().await;
     Ok(())
+}
+
+/// Connects to the lock server.
+pub(crate) async fn connect(server: &str, token: Option<String>) -> Result<Client, Failure> {
+    let mut client = Client::builder(server);
+    if let Some(token) = token {
+        client = client.token(Secret::new(token.into_bytes())?);
+    }
+    client.connect().await.map_err(|source| Failure::Client {
+        server: server.to_owned(),
+        source,
+    })
 }
 
 fn answer(sale: Result<Sale, SellError>) -> String {
