@@ -50,7 +50,8 @@ use crate::worker::setting;
 #[command(name = "inventory")]
 struct Arguments {
     /// postgres://…, mysql://…, mariadb://… or sqlite://FILE [default: SQLite in a temporary folder].
-    /// The tables highwater_example_* are dropped and created there: one run at a time
+    /// The tables highwater_example_* are dropped and created there: one run at a time. A SQLite
+    /// file is switched to WAL
     #[arg(long, env = setting::DATABASE_URL, hide_env_values = true)]
     database_url: Option<String>,
 
