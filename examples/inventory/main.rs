@@ -84,7 +84,7 @@ struct Arguments {
     #[arg(long, value_name = "ORDERS")]
     freeze: Option<usize>,
 
-    /// Only the run without fencing
+    /// Only the run without fencing; the exit status is 1, since nothing is exact
     #[arg(long)]
     no_fencing: bool,
 }
