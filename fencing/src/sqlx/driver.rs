@@ -109,6 +109,40 @@ impl Commit {
     }
 }
 
+/// The driver's own commit, behind a release of the marker that was a message of its own: for a
+/// connection of the caller.
+#[cfg(any(feature = "sqlx-mysql", feature = "sqlx-postgres"))]
+pub(crate) async fn commit_in_turn<Db: Database>(
+    conn: &mut Db::Connection,
+    released: Result<(), Error>,
+    failed: fn(&Error, u32) -> Failed,
+) -> Commit {
+    if let Err(error) = released {
+        // COMMIT was not even sent, so a lost connection is a rollback.
+        let failed = match failed(&error, 0) {
+            Failed::Unknown => Failed::RolledBack,
+            failed => failed,
+        };
+        return Commit::Failed(failed, error);
+    }
+    if let Some(nested) = left_open::<Db>(conn) {
+        return nested;
+    }
+    match Db::TransactionManager::commit(conn).await {
+        Ok(()) => Commit::Done { clean: true },
+        Err(error) => Commit::Failed(failed(&error, 1), error),
+    }
+}
+
+/// The verdict where a nested transaction was left open: a count above one would make the driver
+/// release a savepoint instead of committing.
+pub(crate) fn left_open<Db: Database>(conn: &Db::Connection) -> Option<Commit> {
+    (depth::<Db>(conn) > 1).then(|| {
+        let error = Error::Protocol("a nested transaction was left open".to_owned());
+        Commit::Failed(Failed::RolledBack, error)
+    })
+}
+
 /// How many transactions and savepoints sqlx believes to be open.
 pub(crate) fn depth<Db: Database>(conn: &Db::Connection) -> usize {
     Db::TransactionManager::get_transaction_depth(conn)

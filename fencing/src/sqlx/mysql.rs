@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 use sqlx_core::transaction::TransactionManager as _;
 
 use super::FenceError;
-use super::driver::{Commit, Driver, Failure, Order, depth, queue_rollback};
+use super::driver::{Commit, Driver, Failure, Order, commit_in_turn, queue_rollback};
 use crate::sql::{Class, Failed, Marker, StoredMark, mysql, refusal};
 
 type Manager = <MySql as ::sqlx::Database>::TransactionManager;
@@ -65,7 +65,9 @@ impl Driver for MySql {
             if hold {
                 commit_at_once(conn, marker).await
             } else {
-                commit_in_turn(conn, marker).await
+                let release = raw_sql(AssertSqlSafe(format!("RELEASE SAVEPOINT {marker}")));
+                let released = conn.execute(release).await.map(drop);
+                commit_in_turn::<Self>(conn, released, failed).await
             }
         })
     }
@@ -183,28 +185,6 @@ async fn commit_at_once(conn: &mut MySqlConnection, marker: Marker) -> Commit {
             let error = Error::Protocol("the answers to COMMIT are out of step".to_owned());
             Commit::Failed(Failed::Unknown, error)
         }
-    }
-}
-
-/// Release, then the driver's own commit, for a connection of the caller.
-async fn commit_in_turn(conn: &mut MySqlConnection, marker: Marker) -> Commit {
-    let release = raw_sql(AssertSqlSafe(format!("RELEASE SAVEPOINT {marker}")));
-    if let Err(error) = conn.execute(release).await {
-        // COMMIT was not even sent, so a lost connection is a rollback.
-        let failed = match failed(&error, 0) {
-            Failed::Unknown => Failed::RolledBack,
-            failed => failed,
-        };
-        return Commit::Failed(failed, error);
-    }
-    // A count above one would make the driver release a savepoint instead of committing.
-    if depth::<MySql>(conn) > 1 {
-        let error = Error::Protocol("a nested transaction was left open".to_owned());
-        return Commit::Failed(Failed::RolledBack, error);
-    }
-    match Manager::commit(conn).await {
-        Ok(()) => Commit::Done { clean: true },
-        Err(error) => Commit::Failed(failed(&error, 1), error),
     }
 }
 

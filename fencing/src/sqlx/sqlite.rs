@@ -17,7 +17,7 @@ use futures_util::FutureExt as _;
 use sqlx_core::transaction::TransactionManager as _;
 
 use super::FenceError;
-use super::driver::{Commit, Driver, Failure, Order, depth};
+use super::driver::{Commit, Driver, Failure, Order, depth, left_open};
 use crate::Mark;
 use crate::sql::{Class, Failed, Marker, StoredMark, refusal, sqlite};
 
@@ -103,10 +103,8 @@ impl Driver for Sqlite {
         hook: &'a Hook,
     ) -> BoxFuture<'a, Commit> {
         Box::pin(async move {
-            // A count above one would make the driver release a savepoint instead of committing.
-            if depth::<Self>(conn) > 1 {
-                let error = Error::Protocol("a nested transaction was left open".to_owned());
-                return Commit::Failed(Failed::RolledBack, error);
+            if let Some(nested) = left_open::<Self>(conn) {
+                return nested;
             }
             let release = raw_sql(AssertSqlSafe(format!("RELEASE {marker}")));
             if let Err(error) = conn.execute(release).await {
