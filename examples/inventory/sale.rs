@@ -3,7 +3,7 @@
 use std::io;
 
 use highwater_client::AcquireError;
-use highwater_fencing::Error as FenceError;
+use highwater_fencing::sqlx::FenceError;
 use highwater_lock::FencingToken;
 
 /// The order is in the database.

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use highwater_client::{AcquireError, AcquireOptions, Client};
-use highwater_fencing::Error as FenceError;
+use highwater_fencing::sqlx::FenceError;
 use highwater_lock::Key;
 use highwater_protocol::Secret;
 

@@ -47,7 +47,13 @@ pub enum FenceError<D> {
         token: FencingToken,
         /// The step of this fence.
         step: Step,
+        /// The last step that was admitted under this token: this one, or a later one.
+        latest: Step,
     },
+    /// A fence without a step cannot be resolved: an equal token is simply admitted again. Give
+    /// every write a step with [`Fence::with_step`](crate::Fence::with_step).
+    #[error("only a fence with a step can be resolved")]
+    NoStep,
     /// A database stores tokens up to `i64::MAX`. Checked before anything is sent.
     #[error("token {token} is above the highest one a database can store")]
     TokenOutOfRange {
@@ -81,8 +87,8 @@ pub enum FenceError<D> {
     Ended(#[source] D),
     /// The connection failed while the commit was under way: it may have happened or not.
     ///
-    /// Do not repeat the work blindly. Look for its traces in the database, in a fenced
-    /// transaction, or give every write a step.
+    /// Do not repeat the work blindly. Give every write a step and ask with `resolve`, or look for
+    /// its traces in the database, in a fenced transaction.
     #[error("the outcome of the commit is unknown")]
     Unknown(#[source] D),
     /// The table is missing. Run `highwater migrate --database-url …`, or call
@@ -98,4 +104,50 @@ pub enum FenceError<D> {
     /// The driver or the database failed, and the transaction was rolled back.
     #[error("the fenced transaction was rolled back")]
     Database(#[source] D),
+}
+
+impl<D> FenceError<D> {
+    /// The same verdict over another driver's error.
+    pub fn map_driver<E>(self, map: impl FnOnce(D) -> E) -> FenceError<E> {
+        match self {
+            Self::Stale {
+                key,
+                offered,
+                highest,
+            } => FenceError::Stale {
+                key,
+                offered,
+                highest,
+            },
+            Self::DomainMismatch {
+                key,
+                offered,
+                found,
+            } => FenceError::DomainMismatch {
+                key,
+                offered,
+                found,
+            },
+            Self::AlreadyApplied {
+                key,
+                token,
+                step,
+                latest,
+            } => FenceError::AlreadyApplied {
+                key,
+                token,
+                step,
+                latest,
+            },
+            Self::NoStep => FenceError::NoStep,
+            Self::TokenOutOfRange { token } => FenceError::TokenOutOfRange { token },
+            Self::StepOutOfRange { step } => FenceError::StepOutOfRange { step },
+            Self::InSavepoint => FenceError::InSavepoint,
+            Self::Poisoned { first } => FenceError::Poisoned { first },
+            Self::Ended(error) => FenceError::Ended(map(error)),
+            Self::Unknown(error) => FenceError::Unknown(map(error)),
+            Self::NotMigrated { table } => FenceError::NotMigrated { table },
+            Self::Database(error) => FenceError::Database(map(error)),
+        }
+    }
 }

@@ -42,22 +42,45 @@
 //!   key from inside the first waits for it, and so for itself.
 //! - Two databases have two marks: fence each of them. There is no atomicity across databases.
 
-#[cfg(feature = "__sqlx")]
+#[cfg(feature = "__async")]
 mod body;
 mod error;
+#[cfg(feature = "__adapter")]
+mod health;
 pub mod migrate;
+#[cfg(feature = "__adapter")]
+mod offer;
 mod options;
-#[cfg(feature = "__sqlx")]
+mod resolution;
+#[cfg(feature = "__adapter")]
 mod retry;
-#[cfg(feature = "__sqlx")]
+#[cfg(feature = "__adapter")]
 mod sql;
-#[cfg(feature = "__sqlx")]
-pub mod sqlx;
 
-#[cfg(feature = "__sqlx")]
-pub use crate::sqlx::FenceError as Error;
-#[cfg(feature = "__sqlx")]
+#[cfg(feature = "__diesel")]
+pub mod diesel;
+#[cfg(feature = "__diesel-async")]
+pub mod diesel_async;
+#[cfg(feature = "mysql-async")]
+pub mod mysql_async;
+#[cfg(feature = "rusqlite")]
+pub mod rusqlite;
+#[cfg(feature = "sea-orm")]
+pub mod sea_orm;
+#[cfg(any(
+    feature = "sqlx-mysql",
+    feature = "sqlx-postgres",
+    feature = "sqlx-sqlite"
+))]
+pub mod sqlx;
+#[cfg(feature = "tokio-postgres")]
+pub mod tokio_postgres;
+
+#[cfg(feature = "__async")]
 pub use body::Body;
 pub use error::FenceError;
+#[cfg(feature = "__adapter")]
+pub use health::Poisoned;
 pub use highwater_lock::{Domain, Fence, FenceKey, FencingToken, Key, KeySet, Mark, Step};
 pub use options::{Configured, DomainPolicy, FenceOptions, Isolation, TableName, TableNameError};
+pub use resolution::Resolution;

@@ -131,7 +131,7 @@ pub enum Isolation {
 
 impl Isolation {
     /// The words of SQL for it.
-    #[cfg(any(feature = "sqlx-mysql", feature = "sqlx-postgres"))]
+    #[cfg(any(feature = "__mysql", feature = "__postgres"))]
     pub(crate) fn sql(self) -> &'static str {
         match self {
             Self::ReadCommitted => "READ COMMITTED",
@@ -178,11 +178,13 @@ pub struct FenceOptions {
     retry_for: Duration,
     isolation: Option<Isolation>,
     domain_policy: DomainPolicy,
+    resolve_for: Duration,
+    lock_wait: Option<Duration>,
 }
 
 impl FenceOptions {
     /// The table `highwater_fence`, at most 20 attempts within 10 seconds, the isolation level that
-    /// the connection has, and one domain per mark.
+    /// the connection has, one domain per mark, and at most 5 seconds for `resolve` to wait.
     pub const fn new() -> Self {
         Self {
             table: TableName::DEFAULT,
@@ -190,6 +192,8 @@ impl FenceOptions {
             retry_for: Duration::from_secs(10),
             isolation: None,
             domain_policy: DomainPolicy::Strict,
+            resolve_for: Duration::from_secs(5),
+            lock_wait: None,
         }
     }
 
@@ -241,6 +245,15 @@ impl FenceOptions {
         self
     }
 
+    /// How long `resolve` waits on the server for an old transaction that still holds the mark,
+    /// before it answers [`Resolution::StillUnknown`](crate::Resolution::StillUnknown). MySQL and
+    /// MariaDB round up to whole seconds; SQLite waits as long as the connection's `busy_timeout`.
+    #[must_use]
+    pub fn resolve_for(mut self, time: Duration) -> Self {
+        self.resolve_for = time;
+        self
+    }
+
     /// Ties these options to a fence; the result has the same methods as the fence.
     pub fn apply(&self, fence: Fence) -> Configured {
         Configured {
@@ -249,22 +262,37 @@ impl FenceOptions {
         }
     }
 
-    #[cfg(feature = "__sqlx")]
+    #[cfg(feature = "__adapter")]
     pub(crate) fn table_ref(&self) -> &TableName {
         &self.table
     }
 
-    #[cfg(feature = "__sqlx")]
+    #[cfg(feature = "__adapter")]
     pub(crate) fn budget(&self) -> (NonZeroU32, Duration) {
         (self.retry_attempts, self.retry_for)
     }
 
-    #[cfg(any(feature = "sqlx-mysql", feature = "sqlx-postgres"))]
+    #[cfg(any(feature = "__mysql", feature = "__postgres"))]
     pub(crate) fn isolation_level(&self) -> Option<Isolation> {
         self.isolation
     }
 
-    #[cfg(feature = "__sqlx")]
+    /// The same options for the one fence statement of `resolve`.
+    #[cfg(feature = "__adapter")]
+    pub(crate) fn for_resolving(&self) -> Self {
+        Self {
+            lock_wait: Some(self.resolve_for),
+            ..self.clone()
+        }
+    }
+
+    /// How long the fence statement may wait for the mark, if that is bounded.
+    #[cfg(feature = "__adapter")]
+    pub(crate) fn lock_wait(&self) -> Option<Duration> {
+        self.lock_wait
+    }
+
+    #[cfg(feature = "__adapter")]
     pub(crate) fn adopts_higher(&self) -> bool {
         self.domain_policy == DomainPolicy::AdoptHigher
     }

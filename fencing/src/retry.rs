@@ -3,11 +3,13 @@
 //! Decides nothing about errors. The pause is random so that writers which collided once do not
 //! collide again in step.
 
+use std::any::Any;
+use std::error::Error;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::Instant;
+use crate::FenceError;
 
 /// Counts the attempts of one transaction.
 #[derive(Debug)]
@@ -30,16 +32,65 @@ impl Retry {
     }
 
     /// Waits a little and says true, or says false at once if the budget is used up.
+    #[cfg(feature = "__async")]
     pub(crate) async fn again(&mut self) -> bool {
-        let pause = jitter(self.ceiling);
-        if self.left == 0 || self.started.elapsed() + pause > self.time {
+        let Some(pause) = self.pause() else {
             return false;
-        }
-        self.left -= 1;
-        self.ceiling = (self.ceiling * 2).min(LONGEST_PAUSE);
+        };
         tokio::time::sleep(pause).await;
         true
     }
+
+    /// The same for a caller that blocks its thread.
+    #[cfg(feature = "__blocking")]
+    pub(crate) fn again_blocking(&mut self) -> bool {
+        let Some(pause) = self.pause() else {
+            return false;
+        };
+        std::thread::sleep(pause);
+        true
+    }
+
+    /// Takes one attempt from the budget and says how long to wait for it.
+    fn pause(&mut self) -> Option<Duration> {
+        let pause = jitter(self.ceiling);
+        if self.left == 0 || self.started.elapsed() + pause > self.time {
+            return None;
+        }
+        self.left -= 1;
+        self.ceiling = (self.ceiling * 2).min(LONGEST_PAUSE);
+        Some(pause)
+    }
+}
+
+/// Looks for an error of the driver in the body's own error, where an adapter did not see it
+/// itself: as such, in a [`FenceError`], or among the causes of a boxed error. An enum of the
+/// user's cannot be looked into.
+pub(crate) fn carries<D: Error + 'static>(error: &dyn Any, is_transient: fn(&D) -> bool) -> bool {
+    let of_fence = |error: &FenceError<D>| match error {
+        FenceError::Database(error) => is_transient(error),
+        _ => false,
+    };
+    if let Some(error) = error.downcast_ref::<FenceError<D>>() {
+        return of_fence(error);
+    }
+    if let Some(error) = error.downcast_ref::<D>() {
+        return is_transient(error);
+    }
+    let boxed = error.downcast_ref::<Box<dyn Error + Send + Sync>>();
+    let boxed = boxed.map(|error| &**error as &(dyn Error + 'static));
+    let plain = error.downcast_ref::<Box<dyn Error>>();
+    let mut source = boxed.or(plain.map(|error| &**error as _));
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<FenceError<D>>() {
+            return of_fence(error);
+        }
+        if let Some(error) = error.downcast_ref::<D>() {
+            return is_transient(error);
+        }
+        source = error.source();
+    }
+    false
 }
 
 /// A random part of `ceiling`, at least a tenth of it.
@@ -60,17 +111,34 @@ mod tests {
         Retry::new((NonZeroU32::new(attempts).unwrap(), time))
     }
 
-    #[tokio::test]
-    async fn the_number_of_attempts_is_bounded() {
+    #[test]
+    fn the_number_of_attempts_is_bounded() {
         let mut retry = budget(3, Duration::from_secs(60));
-        assert!(retry.again().await);
-        assert!(retry.again().await);
-        assert!(!retry.again().await);
+        assert!(retry.pause().is_some());
+        assert!(retry.pause().is_some());
+        assert!(retry.pause().is_none());
     }
 
-    #[tokio::test]
-    async fn no_attempt_starts_after_the_time_is_over() {
-        assert!(!budget(1_000, Duration::ZERO).again().await);
+    #[test]
+    fn no_attempt_starts_after_the_time_is_over() {
+        assert!(budget(1_000, Duration::ZERO).pause().is_none());
+    }
+
+    #[test]
+    fn an_error_of_the_driver_is_found_wherever_it_can_be() {
+        use std::num::ParseIntError;
+        let error = || "x".parse::<u8>().unwrap_err();
+        let found = |error: &dyn Any| carries(error, |_: &ParseIntError| true);
+        assert!(found(&error()));
+        assert!(found(&FenceError::Database(error())));
+        assert!(!found(&FenceError::Unknown(error())));
+        let boxed: Box<dyn Error + Send + Sync> = Box::new(error());
+        assert!(found(&boxed));
+        let boxed: Box<dyn Error + Send + Sync> = Box::new(FenceError::Database(error()));
+        assert!(found(&boxed));
+        let boxed: Box<dyn Error> = Box::new(FenceError::Unknown(error()));
+        assert!(!found(&boxed));
+        assert!(!found(&String::new()));
     }
 
     #[test]

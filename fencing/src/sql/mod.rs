@@ -2,17 +2,17 @@
 //!
 //! Knows no driver: text, numbers and codes in, text and verdicts out. An adapter runs the text.
 
-#[cfg(feature = "sqlx-mysql")]
+#[cfg(feature = "__mysql")]
 pub(crate) mod mysql;
-#[cfg(feature = "sqlx-postgres")]
+#[cfg(feature = "__postgres")]
 pub(crate) mod postgres;
-#[cfg(feature = "sqlx-sqlite")]
+#[cfg(feature = "__sqlite")]
 pub(crate) mod sqlite;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use highwater_lock::{Domain, Fence, FenceKey, FencingToken};
+use highwater_lock::{Domain, Fence, FenceKey, FencingToken, Step};
 
 use crate::{FenceError, FenceOptions};
 
@@ -88,10 +88,11 @@ pub(crate) fn refusal<D>(
     let step = fence.step()?;
     let repeated =
         pairs().find(|(mark, found)| found.token == mark.token && found.step >= step.get());
-    repeated.map(|(mark, _)| FenceError::AlreadyApplied {
+    repeated.map(|(mark, found)| FenceError::AlreadyApplied {
         key: mark.key.clone(),
         token: mark.token,
         step,
+        latest: Step::new(found.step).unwrap_or(step),
     })
 }
 
@@ -111,7 +112,7 @@ impl Marker {
     }
 
     /// Its number.
-    #[cfg(feature = "sqlx-mysql")]
+    #[cfg(feature = "__mysql")]
     pub(crate) fn number(self) -> u64 {
         self.0
     }
@@ -134,6 +135,8 @@ pub enum Class {
     NoTable,
     /// The fence statement found that a mark does not admit this fence.
     Refused,
+    /// The wait for a lock took longer than was allowed.
+    LockTimeout,
     /// Everything else.
     Other,
 }
@@ -151,7 +154,7 @@ pub enum Failed {
 }
 
 /// The bytes as lower-case hexadecimal digits: the only form in which keys stand in SQL text.
-#[cfg(any(feature = "sqlx-mysql", feature = "sqlx-postgres", test))]
+#[cfg(any(feature = "__mysql", feature = "__postgres", test))]
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let digits = |byte: &u8| [byte >> 4, byte & 15].map(u32::from);
     let digit = |nibble| char::from_digit(nibble, 16).expect("a nibble is below 16");

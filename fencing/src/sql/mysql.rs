@@ -20,6 +20,15 @@ pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: Marker, hold:
     if hold {
         text.push_str("SET @highwater_autocommit = @@autocommit; SET autocommit = 0; ");
     }
+    if let Some(wait) = options.lock_wait() {
+        let seconds = wait.as_millis().div_ceil(1_000).clamp(1, MAX_LOCK_WAIT);
+        write!(
+            text,
+            "SET @highwater_lock_wait = @@innodb_lock_wait_timeout; \
+             SET innodb_lock_wait_timeout = {seconds}; "
+        )
+        .expect("a string");
+    }
     if let Some(level) = options.isolation_level() {
         write!(text, "SET TRANSACTION ISOLATION LEVEL {}; ", level.sql()).expect("a string");
     }
@@ -94,8 +103,14 @@ pub(crate) fn read(table: &TableName, fence: &Fence) -> String {
     )
 }
 
-/// Ends a transaction that was begun with `hold`, and restores autocommit.
-pub(crate) const ROLLBACK: &str = "ROLLBACK; SET autocommit = @highwater_autocommit";
+/// Ends a transaction that was begun with `hold`, and restores autocommit and, after a bounded wait
+/// (which is always rolled back), the time that a lock is waited for.
+pub(crate) const ROLLBACK: &str = "ROLLBACK; SET autocommit = @highwater_autocommit, \
+     innodb_lock_wait_timeout = COALESCE(@highwater_lock_wait, @@innodb_lock_wait_timeout), \
+     @highwater_lock_wait = NULL";
+
+/// The highest value of `innodb_lock_wait_timeout`, in seconds.
+const MAX_LOCK_WAIT: u128 = 1 << 30;
 
 /// What an error means for the transaction in which it happened.
 ///
@@ -105,6 +120,8 @@ pub(crate) fn class(number: u16) -> Class {
     match number {
         // deadlock; the record changed since the snapshot (MariaDB); rolled back while committing
         1213 | 1020 | 3101 => Class::Transient,
+        // lock wait timeout exceeded
+        1205 => Class::LockTimeout,
         // no such table
         1146 => Class::NoTable,
         // a subquery gave more than one row, raised by `join` on purpose

@@ -14,10 +14,17 @@ pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: Marker) -> St
     let level = (options.isolation_level()).map_or(String::new(), |level| {
         format!(" ISOLATION LEVEL {}", level.sql())
     });
+    // At least one, because zero means no limit.
+    let wait = options.lock_wait().map_or(String::new(), |wait| {
+        format!(
+            "SET LOCAL lock_timeout = {}; ",
+            wait.as_millis().clamp(1, MAX_LOCK_TIMEOUT)
+        )
+    });
     // The division of labour: the upsert decides, and the count turns a missing row into an error.
     // The cast must not be a constant, or the planner would evaluate it for every fence.
     format!(
-        "BEGIN{level}; WITH admitted AS ({}) SELECT CASE WHEN count(*) = {} THEN 1 \
+        "BEGIN{level}; {wait}WITH admitted AS ({}) SELECT CASE WHEN count(*) = {} THEN 1 \
          ELSE ('{REFUSED} ' || count(*))::int END FROM admitted; SAVEPOINT {marker}",
         admit(options, fence, "1"),
         fence.marks().len(),
@@ -93,6 +100,8 @@ pub(crate) fn class(sqlstate: &str, message: &str) -> Class {
     match sqlstate {
         // serialization_failure, deadlock_detected
         "40001" | "40P01" => Class::Transient,
+        // lock_not_available
+        "55P03" => Class::LockTimeout,
         // undefined_table
         "42P01" => Class::NoTable,
         // invalid_text_representation, raised by `begin` on purpose
@@ -115,6 +124,8 @@ pub(crate) fn failed(sqlstate: &str, acknowledged: u32) -> Failed {
     }
 }
 
+/// The highest value of `lock_timeout`, in milliseconds.
+const MAX_LOCK_TIMEOUT: u128 = i32::MAX.unsigned_abs() as u128;
 const SAME_DOMAIN: &str = "m.domain = EXCLUDED.domain";
 const REFUSED: &str = "highwater: fence refused";
 

@@ -11,8 +11,9 @@ use ::sqlx::{Error, Pool, Transaction};
 use super::FenceError;
 use super::dialect::Dialect;
 use super::driver::{self, Commit, Order};
-use super::health::Health;
+use super::health;
 use super::link::Link;
+use crate::health::Health;
 use crate::sql::{self, Class, Marker};
 use crate::{Fence, FenceOptions};
 
@@ -24,7 +25,7 @@ use crate::{Fence, FenceOptions};
 /// - It ends with [`commit`](Self::commit) or [`rollback`](Self::rollback). Dropped without either,
 ///   it is rolled back; a connection from a pool of PostgreSQL or MySQL is closed for that.
 /// - The first error of the driver *poisons* it: every later statement is refused with
-///   [`Poisoned`](super::Poisoned), and so is the commit. A row that was not found, or a value of
+///   [`Poisoned`](crate::Poisoned), and so is the commit. A row that was not found, or a value of
 ///   another type than expected, is no such error. A statement whose future is dropped before its
 ///   answer came poisons too.
 /// - There is no nested transaction, since `Acquire` is not implemented. Savepoints are possible
@@ -198,7 +199,7 @@ impl<'c, Db: Dialect> Fenced<'c, Db> {
 
     /// The connection and the record of errors, unless there was one.
     pub(crate) fn sound_parts(&mut self) -> Result<(&mut Db::Connection, &mut Health), Error> {
-        match self.health.refuse() {
+        match health::refuse(&self.health) {
             Some(error) => Err(error),
             None => Ok((&mut self.link, &mut self.health)),
         }

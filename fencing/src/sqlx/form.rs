@@ -10,15 +10,17 @@ use super::FenceError;
 use super::dialect::Dialect;
 use super::fenced::{Fenced, is_transient};
 use super::link::{Lend, sealed};
+use crate::Resolution;
 use crate::body::Body;
-use crate::options::{Configured, FenceOptions};
-use crate::retry::Retry;
+use crate::offer::Offer;
+use crate::options::FenceOptions;
+use crate::retry::{Retry, carries};
 use crate::sql::{self, Class};
 
 /// Fenced transactions of sqlx, as methods of a fence.
 ///
 /// Import it as `use highwater_fencing::sqlx::SqlxFence as _;`. It is implemented for
-/// [`Fence`] and [`Configured`] and sealed.
+/// [`Fence`] and [`Configured`](crate::Configured) and sealed.
 pub trait SqlxFence: Offer {
     /// Runs `body` in a fenced transaction and commits it: the form for nearly everything.
     ///
@@ -51,7 +53,7 @@ pub trait SqlxFence: Offer {
         R: Send + 'a,
         E: From<FenceError> + Send + 'static,
     {
-        run(pool, self.fence(), self.options(), body)
+        run(pool, self.offered(), body)
     }
 
     /// Begins a fenced transaction on a connection of the pool and gives its guard.
@@ -65,7 +67,7 @@ pub trait SqlxFence: Offer {
         &'a self,
         pool: &'a Pool<Db>,
     ) -> impl Future<Output = Result<Fenced<'static, Db>, FenceError>> + Send + 'a {
-        begin(pool, self.fence(), self.options())
+        begin(pool, self.offered())
     }
 
     /// Begins a fenced transaction on a connection of the caller: `&mut conn` of a
@@ -90,7 +92,24 @@ pub trait SqlxFence: Offer {
         &'a self,
         connection: L,
     ) -> impl Future<Output = Result<Fenced<'c, L::Database>, FenceError>> + Send + 'a {
-        begin_on(connection.link(), self.fence(), self.options())
+        begin_on(connection.link(), self.offered())
+    }
+
+    /// Finds out what became of a write of this token and step whose commit ended as
+    /// [`FenceError::Unknown`].
+    ///
+    /// It offers the fence again and rolls back. While the old transaction is still open on the
+    /// server that waits, up to [`FenceOptions::resolve_for`]. Nothing is changed either way, and
+    /// dropping the future is harmless.
+    ///
+    /// # Errors
+    /// [`FenceError::NoStep`] for a fence without a step, and those of [`begin`](Self::begin) that
+    /// say nothing about the write.
+    fn resolve<'a, Db: Dialect>(
+        &'a self,
+        pool: &'a Pool<Db>,
+    ) -> impl Future<Output = Result<Resolution, FenceError>> + Send + 'a {
+        resolve(pool, self.offered())
     }
 
     /// Takes the fence in a transaction that the caller has just begun, and gives the guard for it.
@@ -113,52 +132,15 @@ pub trait SqlxFence: Offer {
         &'a self,
         tx: Transaction<'c, Db>,
     ) -> impl Future<Output = Result<Fenced<'c, Db>, FenceError>> + Send + 'a {
-        admit(tx, self.fence(), self.options())
+        admit(tx, self.offered())
     }
 }
 
 impl<F: Offer> SqlxFence for F {}
 
-use sealing::Offer;
-
-mod sealing {
-    use super::{Configured, Fence, FenceOptions};
-
-    /// What is offered to the database, and how.
-    #[expect(unnameable_types, reason = "sealed")]
-    pub trait Offer: Sync {
-        #[doc(hidden)]
-        fn fence(&self) -> &Fence;
-        #[doc(hidden)]
-        fn options(&self) -> &FenceOptions;
-    }
-
-    impl Offer for Fence {
-        fn fence(&self) -> &Fence {
-            self
-        }
-
-        fn options(&self) -> &FenceOptions {
-            static DEFAULT: FenceOptions = FenceOptions::new();
-            &DEFAULT
-        }
-    }
-
-    impl Offer for Configured {
-        fn fence(&self) -> &Fence {
-            self.fence()
-        }
-
-        fn options(&self) -> &FenceOptions {
-            self.options()
-        }
-    }
-}
-
 async fn begin<Db: Dialect>(
     pool: &Pool<Db>,
-    fence: &Fence,
-    options: &FenceOptions,
+    (fence, options): (&Fence, &FenceOptions),
 ) -> Result<Fenced<'static, Db>, FenceError> {
     sql::check_range(fence)?;
     let mut retry = Retry::new(options.budget());
@@ -170,10 +152,27 @@ async fn begin<Db: Dialect>(
     }
 }
 
+async fn resolve<Db: Dialect>(
+    pool: &Pool<Db>,
+    (fence, options): (&Fence, &FenceOptions),
+) -> Result<Resolution, FenceError> {
+    if fence.step().is_none() {
+        return Err(FenceError::NoStep);
+    }
+    let options = options.for_resolving();
+    match begin(pool, (fence, &options)).await {
+        Ok(mut tx) => {
+            // Whatever becomes of it: it was admitted, and it is not committed.
+            tx.end().await.ok();
+            Ok(Resolution::NotApplied)
+        }
+        Err(refusal) => Resolution::of_refusal(refusal, Db::class),
+    }
+}
+
 async fn begin_on<'c, Db: Dialect>(
     lent: sealed::Lent<'c, Db>,
-    fence: &Fence,
-    options: &FenceOptions,
+    (fence, options): (&Fence, &FenceOptions),
 ) -> Result<Fenced<'c, Db>, FenceError> {
     sql::check_range(fence)?;
     Fenced::open(lent.0, fence, options).await
@@ -181,8 +180,7 @@ async fn begin_on<'c, Db: Dialect>(
 
 async fn admit<'c, Db: Dialect>(
     tx: Transaction<'c, Db>,
-    fence: &Fence,
-    options: &FenceOptions,
+    (fence, options): (&Fence, &FenceOptions),
 ) -> Result<Fenced<'c, Db>, FenceError> {
     sql::check_range(fence)?;
     Fenced::join(tx, fence, options).await
@@ -190,8 +188,7 @@ async fn admit<'c, Db: Dialect>(
 
 async fn run<Db, F, R, E>(
     pool: &Pool<Db>,
-    fence: &Fence,
-    options: &FenceOptions,
+    (fence, options): (&Fence, &FenceOptions),
     body: F,
 ) -> Result<R, E>
 where
@@ -265,19 +262,5 @@ where
 
 /// Looks for a driver error in the body's own error, for statements that went past the guard.
 fn carries_transient<Db: Dialect>(error: &dyn Any) -> bool {
-    if let Some(error) = error.downcast_ref::<FenceError>() {
-        return is_transient::<Db>(error);
-    }
-    if let Some(error) = error.downcast_ref::<Error>() {
-        return Db::class(error) == Class::Transient;
-    }
-    let boxed = error.downcast_ref::<Box<dyn std::error::Error + Send + Sync>>();
-    let mut source: Option<&(dyn std::error::Error + 'static)> = boxed.map(|error| &**error as _);
-    while let Some(error) = source {
-        if let Some(error) = error.downcast_ref::<Error>() {
-            return Db::class(error) == Class::Transient;
-        }
-        source = error.source();
-    }
-    false
+    carries(error, |error: &Error| Db::class(error) == Class::Transient)
 }

@@ -1,10 +1,6 @@
-//! Sees every driver error of a fenced transaction, and remembers the first.
-//!
-//! After an error some databases have ended the transaction and some have not; the rule here is the
-//! same for all: only a rollback is left.
+//! Sees every driver error of a fenced transaction and notes it in its record.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -15,93 +11,16 @@ use futures_core::future::BoxFuture;
 use futures_core::stream::BoxStream;
 
 use super::dialect::Dialect;
+use crate::health::{Health, Poisoned};
 use crate::sql::Class;
 
-/// Whether the transaction may go on.
-#[derive(Debug, Default)]
-pub(crate) struct Health {
-    failure: Option<FirstFailure>,
+/// The answer to a statement after a failure: a [`Poisoned`] in the clothes of a database error.
+pub(crate) fn refuse(health: &Health) -> Option<Error> {
+    Some(Error::Database(Box::new(health.refuse()?)))
 }
 
-#[derive(Debug)]
-struct FirstFailure {
-    text: String,
-    transient: bool,
-    /// A statement was dropped before its answer came: what the next answer belongs to is unsure.
-    abandoned: bool,
-}
-
-impl Health {
-    /// The error for the next statement, if there was a failure.
-    pub(crate) fn refuse(&self) -> Option<Error> {
-        let failure = self.failure.as_ref()?;
-        let poisoned = Poisoned {
-            first: failure.text.clone(),
-        };
-        Some(Error::Database(Box::new(poisoned)))
-    }
-
-    /// The first failure, as text.
-    pub(crate) fn first_failure(&self) -> Option<&str> {
-        self.failure.as_ref().map(|failure| &*failure.text)
-    }
-
-    /// Whether the transaction may succeed if it is run again as a whole.
-    pub(crate) fn is_transient(&self) -> bool {
-        (self.failure.as_ref()).is_some_and(|failure| failure.transient)
-    }
-
-    /// Whether the connection itself can no longer be trusted.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        (self.failure.as_ref()).is_some_and(|failure| failure.abandoned)
-    }
-
-    fn note<Db: Dialect>(&mut self, error: &Error) {
-        self.failure.get_or_insert_with(|| FirstFailure {
-            text: error.to_string(),
-            transient: Db::class(error) == Class::Transient,
-            abandoned: false,
-        });
-    }
-
-    fn note_abandoned(&mut self) {
-        let failure = self.failure.get_or_insert_with(|| FirstFailure {
-            text: "a statement was abandoned before its answer came".to_owned(),
-            transient: false,
-            abandoned: true,
-        });
-        failure.abandoned = true;
-    }
-}
-
-/// A statement was refused because an earlier one of the same fenced transaction failed.
-///
-/// It comes inside [`sqlx::Error::Database`](::sqlx::Error) with the SQLSTATE `25P02`, the one that
-/// PostgreSQL itself uses. Roll back; retrying the statement cannot succeed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Poisoned {
-    first: String,
-}
-
-impl Poisoned {
-    /// The first failure, as text.
-    pub fn first(&self) -> &str {
-        &self.first
-    }
-}
-
-impl fmt::Display for Poisoned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the fenced transaction can only be rolled back, because a statement failed: {}",
-            self.first
-        )
-    }
-}
-
-impl std::error::Error for Poisoned {}
-
+/// As it comes inside [`sqlx::Error::Database`](::sqlx::Error): with the SQLSTATE `25P02`, the one
+/// that PostgreSQL itself uses.
 impl DatabaseError for Poisoned {
     fn message(&self) -> &str {
         "the fenced transaction can only be rolled back, because a statement failed"
@@ -138,7 +57,8 @@ impl Watch<'_> {
     fn answered<Db: Dialect>(&mut self, error: Option<&Error>) {
         self.waiting = false;
         if let Some(error) = error {
-            self.health.note::<Db>(error);
+            self.health
+                .note(error, Db::class(error) == Class::Transient);
         }
     }
 }

@@ -68,10 +68,10 @@ mod postgres;
 #[cfg(feature = "sqlx-sqlite")]
 mod sqlite;
 
+pub use crate::Poisoned;
 pub use dialect::Dialect;
 pub use fenced::Fenced;
 pub use form::SqlxFence;
-pub use health::Poisoned;
 pub use link::Lend;
 
 /// Why a fenced transaction of sqlx was refused or not committed.

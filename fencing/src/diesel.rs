@@ -1,0 +1,1 @@
+//! Fenced transactions for `diesel`.

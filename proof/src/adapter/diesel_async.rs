@@ -1,0 +1,6 @@
+//! diesel_async.
+
+use super::Adapter;
+
+/// None yet.
+pub(super) const ADAPTERS: [&dyn Adapter; 0] = [];

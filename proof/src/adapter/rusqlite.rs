@@ -1,0 +1,6 @@
+//! rusqlite.
+
+use super::Adapter;
+
+/// None yet.
+pub(super) const ADAPTERS: [&dyn Adapter; 0] = [];

@@ -1,0 +1,6 @@
+//! tokio_postgres.
+
+use super::Adapter;
+
+/// None yet.
+pub(super) const ADAPTERS: [&dyn Adapter; 0] = [];
