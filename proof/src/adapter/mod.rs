@@ -27,6 +27,7 @@ mod sqlx;
 mod tokio_postgres;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use futures_util::future::BoxFuture;
 use highwater_fencing::{Configured, FenceError, Resolution, TableName};
@@ -60,6 +61,8 @@ pub struct Abilities {
     pub cancels: bool,
     /// Connections come from a pool, which gets them back when a guard ends.
     pub pools: bool,
+    /// On SQLite: a commit hook refuses every commit but the guard's. False elsewhere.
+    pub vetoes: bool,
 }
 
 /// One adapter on one database dialect, such as diesel on PostgreSQL.
@@ -134,10 +137,12 @@ pub trait Source: Send + Sync {
         fence: &'a Configured,
     ) -> BoxFuture<'a, Result<Box<dyn Tx>, Verdict>>;
 
-    /// The same inside a nested transaction of the driver, which is a savepoint. It must be refused.
+    /// The same inside a nested transaction of the driver, which is a savepoint. It must be refused;
+    /// `then` runs in the outer transaction afterwards, which is committed.
     fn admit_nested<'a>(
         &'a self,
         fence: &'a Configured,
+        then: &'a str,
     ) -> BoxFuture<'a, Result<Box<dyn Tx>, Verdict>>;
 
     /// The lend form: takes a connection, runs `before` on it, fences on it, and keeps it until the
@@ -148,6 +153,15 @@ pub trait Source: Send + Sync {
         fence: &'a Configured,
     ) -> BoxFuture<'a, Result<Box<dyn Tx>, Verdict>>;
 
+    /// The lend form on a connection that is inside a transaction, one that the driver knows of
+    /// where it can. It must be refused, or fence that very transaction.
+    fn begin_on_nested<'a>(
+        &'a self,
+        fence: &'a Configured,
+    ) -> BoxFuture<'a, Result<Box<dyn Tx>, Verdict>> {
+        self.begin_on("BEGIN", fence)
+    }
+
     /// The closure form. The error is the body's own, or a [`Verdict`].
     fn transaction<'a>(
         &'a self,
@@ -156,13 +170,15 @@ pub trait Source: Send + Sync {
     ) -> BoxFuture<'a, Result<i64, BoxError>>;
 
     /// One whole transaction with `sql` in it, all of it inside the future that is returned, so that
-    /// dropping that abandons it wherever it is.
+    /// dropping that abandons it wherever it is. `started` is set when what belongs to the driver
+    /// alone is done, such as its own `begin` before a join: only what follows is abandoned.
     fn walk<'a>(
         &'a self,
         form: Form,
         fence: &'a Configured,
         sql: &'a str,
         end: End,
+        started: &'a AtomicBool,
     ) -> BoxFuture<'a, Result<(), Verdict>>;
 
     /// Asks what became of a write.
@@ -195,6 +211,22 @@ pub trait Statements: Send {
         &'a mut self,
         sql: &'a str,
     ) -> BoxFuture<'a, Result<Option<i64>, DriverError>>;
+
+    /// Runs SQL in a nested transaction, the driver's own where it has one, and keeps it or not.
+    fn nested<'a>(
+        &'a mut self,
+        sql: &'a str,
+        keep: bool,
+    ) -> BoxFuture<'a, Result<(), DriverError>> {
+        Box::pin(async move {
+            self.run_past("SAVEPOINT nested").await?;
+            self.run_past(sql).await?;
+            if !keep {
+                self.run_past("ROLLBACK TO SAVEPOINT nested").await?;
+            }
+            self.run_past("RELEASE SAVEPOINT nested").await.map(drop)
+        })
+    }
 }
 
 /// A guard. Dropped without an end, it is rolled back.

@@ -17,6 +17,7 @@ enum Command {
         Past,
         oneshot::Sender<Result<Option<i64>, DriverError>>,
     ),
+    Nested(String, bool, oneshot::Sender<Result<(), DriverError>>),
     Commit(oneshot::Sender<Result<(), Verdict>>),
     Rollback(oneshot::Sender<Result<(), Verdict>>),
 }
@@ -59,6 +60,15 @@ pub(crate) trait Blocking {
     fn run_past(&mut self, sql: &str) -> Result<u64, DriverError>;
     /// See [`Statements::number_past`].
     fn number_past(&mut self, sql: &str) -> Result<Option<i64>, DriverError>;
+    /// See [`Statements::nested`].
+    fn nested(&mut self, sql: &str, keep: bool) -> Result<(), DriverError> {
+        self.run_past("SAVEPOINT nested")?;
+        self.run_past(sql)?;
+        if !keep {
+            self.run_past("ROLLBACK TO SAVEPOINT nested")?;
+        }
+        self.run_past("RELEASE SAVEPOINT nested").map(drop)
+    }
 }
 
 /// A guard of a driver that blocks.
@@ -123,6 +133,9 @@ impl Door {
                 Command::Number(sql, Past::Yes, reply) => {
                     drop(reply.send(guard.number_past(&sql).await));
                 }
+                Command::Nested(sql, keep, reply) => {
+                    drop(reply.send(guard.nested(&sql, keep).await));
+                }
                 Command::Commit(reply) => return drop(reply.send(guard.commit().await)),
                 Command::Rollback(reply) => return drop(reply.send(guard.rollback().await)),
             }
@@ -140,6 +153,7 @@ impl Door {
                 Command::Run(sql, Past::Yes, reply) => drop(reply.send(guard.run_past(&sql))),
                 Command::Number(sql, Past::No, reply) => drop(reply.send(guard.number(&sql))),
                 Command::Number(sql, Past::Yes, reply) => drop(reply.send(guard.number_past(&sql))),
+                Command::Nested(sql, keep, reply) => drop(reply.send(guard.nested(&sql, keep))),
                 Command::Commit(reply) => return drop(reply.send(guard.commit())),
                 Command::Rollback(reply) => return drop(reply.send(guard.rollback())),
             }
@@ -200,6 +214,14 @@ impl Statements for Handle {
     ) -> BoxFuture<'a, Result<Option<i64>, DriverError>> {
         self.ask(|reply| Command::Number(sql.to_owned(), Past::Yes, reply))
     }
+
+    fn nested<'a>(
+        &'a mut self,
+        sql: &'a str,
+        keep: bool,
+    ) -> BoxFuture<'a, Result<(), DriverError>> {
+        self.ask(|reply| Command::Nested(sql.to_owned(), keep, reply))
+    }
 }
 
 impl Tx for Handle {
@@ -238,6 +260,15 @@ impl<B: Blocking + Send> Statements for InBody<'_, B> {
     ) -> BoxFuture<'a, Result<Option<i64>, DriverError>> {
         let number = self.0.number_past(sql);
         Box::pin(async move { number })
+    }
+
+    fn nested<'a>(
+        &'a mut self,
+        sql: &'a str,
+        keep: bool,
+    ) -> BoxFuture<'a, Result<(), DriverError>> {
+        let done = self.0.nested(sql, keep);
+        Box::pin(async move { done })
     }
 }
 

@@ -1,6 +1,7 @@
 //! sqlx, on all three dialects.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::BoxFuture;
 use highwater_fencing::sqlx::{Dialect as Supported, FenceError, Fenced, Poisoned, SqlxFence as _};
@@ -139,6 +140,7 @@ impl<Db: Driven> Adapter for Sqlx<Db> {
             counts_savepoints: true,
             cancels: true,
             pools: true,
+            vetoes: Db::DIALECT == Dialect::Sqlite,
         }
     }
 
@@ -179,14 +181,18 @@ impl<Db: Driven> Source for Open<Db> {
     fn admit_nested<'a>(
         &'a self,
         fence: &'a Configured,
+        then: &'a str,
     ) -> BoxFuture<'a, Result<Box<dyn Tx>, Verdict>> {
         Box::pin(async move {
             let mut tx = self.0.begin().await.map_err(database)?;
             let nested = tx.begin().await.map_err(database)?;
-            match fence.admit(nested).await {
-                Err(error) => Err(error.map_driver(wrap)),
+            let refused = match fence.admit(nested).await {
+                Err(error) => error.map_driver(wrap),
                 Ok(_) => panic!("a fence was taken inside a savepoint"),
-            }
+            };
+            Db::run(&mut tx, then).await.map_err(database)?;
+            tx.commit().await.map_err(database)?;
+            Err(refused)
         })
     }
 
@@ -207,6 +213,23 @@ impl<Db: Driven> Source for Open<Db> {
         }))
     }
 
+    fn begin_on_nested<'a>(
+        &'a self,
+        fence: &'a Configured,
+    ) -> BoxFuture<'a, Result<Box<dyn Tx>, Verdict>> {
+        Box::pin(async move {
+            let mut conn = self.0.acquire().await.map_err(database)?;
+            // sqlx does not see a transaction of raw SQL. This one stays open on the connection.
+            std::mem::forget(conn.begin().await.map_err(database)?);
+            let refused = match Db::begin_on(&mut conn, fence).await {
+                Err(error) => error.map_driver(wrap),
+                Ok(_) => panic!("a fence was taken inside a transaction"),
+            };
+            drop(conn.detach());
+            Err(refused)
+        })
+    }
+
     fn transaction<'a>(
         &'a self,
         fence: &'a Configured,
@@ -225,17 +248,23 @@ impl<Db: Driven> Source for Open<Db> {
         fence: &'a Configured,
         sql: &'a str,
         end: End,
+        started: &'a AtomicBool,
     ) -> BoxFuture<'a, Result<(), Verdict>> {
         Box::pin(async move {
             let mut conn;
             let begun = match form {
-                Form::Begin => fence.begin(&self.0).await,
+                Form::Begin => {
+                    started.store(true, Ordering::SeqCst);
+                    fence.begin(&self.0).await
+                }
                 Form::Lend => {
                     conn = lent::<Db>(&self.0, "").await.map_err(database)?;
+                    started.store(true, Ordering::SeqCst);
                     Db::begin_on(&mut conn, fence).await
                 }
                 Form::Join => {
                     let tx = self.0.begin().await.map_err(database)?;
+                    started.store(true, Ordering::SeqCst);
                     fence.admit(tx).await
                 }
             };
@@ -316,6 +345,23 @@ impl<Db: Driven> Statements for Fenced<'_, Db> {
         sql: &'a str,
     ) -> BoxFuture<'a, Result<Option<i64>, DriverError>> {
         Box::pin(async move { Db::number(self.connection(), sql).await.map_err(wrap) })
+    }
+
+    fn nested<'a>(
+        &'a mut self,
+        sql: &'a str,
+        keep: bool,
+    ) -> BoxFuture<'a, Result<(), DriverError>> {
+        Box::pin(async move {
+            let mut savepoint = self.connection().begin().await.map_err(wrap)?;
+            Db::run(&mut savepoint, sql).await.map_err(wrap)?;
+            let ended = if keep {
+                savepoint.commit().await
+            } else {
+                savepoint.rollback().await
+            };
+            ended.map_err(wrap)
+        })
     }
 }
 
