@@ -78,6 +78,12 @@ fn named(dialect: Dialect, table: &TableName, sql: &str) -> String {
     sql.replace(TableName::DEFAULT.name(), &table.quoted(dialect.quote()))
 }
 
+/// SQL that reads nothing, but fails if a column of the table of marks is missing.
+#[cfg(feature = "__adapter")]
+pub(crate) fn probe(quoted_table: &str, quoted_key: &str) -> String {
+    format!("SELECT {quoted_key}, domain, token, step, updated_at FROM {quoted_table} WHERE 1 = 0")
+}
+
 /// What a migration found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -116,6 +122,12 @@ pub use crate::sqlx::migrate::mysql;
 pub use crate::sqlx::migrate::postgres;
 #[cfg(feature = "sqlx-sqlite")]
 pub use crate::sqlx::migrate::sqlite;
+
+/// Creates the table of marks in SQLite through rusqlite.
+#[cfg(feature = "rusqlite")]
+pub mod rusqlite {
+    pub use crate::rusqlite::migrate::{run, run_for};
+}
 
 #[cfg(test)]
 mod tests {

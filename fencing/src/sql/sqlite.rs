@@ -2,6 +2,8 @@
 //!
 //! Values are bound, because a call costs no round trip.
 
+use std::time::Duration;
+
 use super::{Class, Failed};
 use crate::{FenceOptions, TableName};
 
@@ -66,6 +68,11 @@ pub(crate) fn failed(code: i32, message: &str, acknowledged: u32) -> Failed {
 pub(crate) fn is_busy(code: i32) -> bool {
     code & 0xff == 5
 }
+
+/// How often `COMMIT` is tried, and how long to wait in between: it is too late to run everything
+/// again.
+pub(crate) const COMMIT_TRIES: u32 = 5;
+pub(crate) const COMMIT_PAUSE: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use ::sqlx::sqlite::{SqliteConnection, SqliteRow};
 use ::sqlx::{
@@ -214,8 +213,10 @@ async fn commit_when_readers_left(conn: &mut SqliteConnection) -> Commit {
             return Commit::Done { clean: true };
         };
         tries += 1;
-        if tries < COMMIT_TRIES && code(&error).is_some_and(|(code, _)| sqlite::is_busy(code)) {
-            tokio::time::sleep(COMMIT_PAUSE).await;
+        if tries < sqlite::COMMIT_TRIES
+            && code(&error).is_some_and(|(code, _)| sqlite::is_busy(code))
+        {
+            tokio::time::sleep(sqlite::COMMIT_PAUSE).await;
             continue;
         }
         return Commit::Failed(failed(&error, 1), error);
@@ -235,6 +236,3 @@ fn code(error: &Error) -> Option<(i32, &str)> {
     let error = error.as_database_error()?;
     Some((error.code()?.parse().ok()?, error.message()))
 }
-
-const COMMIT_TRIES: u32 = 5;
-const COMMIT_PAUSE: Duration = Duration::from_millis(20);

@@ -4,10 +4,12 @@
 //! Such a guard lives on a task or on a thread of its own, which also owns the connection, and is
 //! sent what to do. When the handle is dropped the guard is dropped, and then the connection.
 
+use std::sync::Arc;
+
 use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{DriverError, Statements, Tx, Verdict};
+use super::{Body, BoxError, DriverError, Statements, Tx, Verdict};
 
 /// What a guard is asked to do.
 enum Command {
@@ -148,16 +150,49 @@ impl Door {
             return;
         };
         while let Some(command) = self.commands.blocking_recv() {
-            match command {
-                Command::Run(sql, Past::No, reply) => drop(reply.send(guard.run(&sql))),
-                Command::Run(sql, Past::Yes, reply) => drop(reply.send(guard.run_past(&sql))),
-                Command::Number(sql, Past::No, reply) => drop(reply.send(guard.number(&sql))),
-                Command::Number(sql, Past::Yes, reply) => drop(reply.send(guard.number_past(&sql))),
-                Command::Nested(sql, keep, reply) => drop(reply.send(guard.nested(&sql, keep))),
-                Command::Commit(reply) => return drop(reply.send(guard.commit())),
-                Command::Rollback(reply) => return drop(reply.send(guard.rollback())),
+            match obey(&mut guard, command) {
+                None => {}
+                Some(Ending::Commit(reply)) => return drop(reply.send(guard.commit())),
+                Some(Ending::Rollback(reply)) => return drop(reply.send(guard.rollback())),
             }
         }
+    }
+}
+
+/// What a command asks of a guard that it consumes.
+enum Ending {
+    Commit(oneshot::Sender<Result<(), Verdict>>),
+    Rollback(oneshot::Sender<Result<(), Verdict>>),
+}
+
+/// Does what a command says, unless it is to end.
+fn obey(guard: &mut impl Blocking, command: Command) -> Option<Ending> {
+    match command {
+        Command::Run(sql, Past::No, reply) => drop(reply.send(guard.run(&sql))),
+        Command::Run(sql, Past::Yes, reply) => drop(reply.send(guard.run_past(&sql))),
+        Command::Number(sql, Past::No, reply) => drop(reply.send(guard.number(&sql))),
+        Command::Number(sql, Past::Yes, reply) => drop(reply.send(guard.number_past(&sql))),
+        Command::Nested(sql, keep, reply) => drop(reply.send(guard.nested(&sql, keep))),
+        Command::Commit(reply) => return Some(Ending::Commit(reply)),
+        Command::Rollback(reply) => return Some(Ending::Rollback(reply)),
+    }
+    None
+}
+
+/// Runs the body of a closure form over a guard that blocks and cannot leave its thread: the body
+/// runs as a task, and its statements are done here.
+pub(crate) fn run_body(guard: &mut impl Blocking, body: &Body) -> Result<i64, BoxError> {
+    let (sender, mut commands) = mpsc::unbounded_channel();
+    let body = Arc::clone(body);
+    let runtime = tokio::runtime::Handle::current();
+    let task = runtime.spawn(async move { body(&mut Handle(sender)).await });
+    while let Some(command) = commands.blocking_recv() {
+        let ending = obey(guard, command);
+        assert!(ending.is_none(), "a body has statements only");
+    }
+    match runtime.block_on(task) {
+        Ok(result) => result,
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
     }
 }
 

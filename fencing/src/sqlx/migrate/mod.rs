@@ -28,8 +28,3 @@ fn foreign(table: &TableName) -> impl FnOnce(Error) -> MigrateError<Error> {
 /// PostgreSQL: undefined_column, wrong_object_type; MySQL: bad field; SQLite: a statement that
 /// cannot be prepared.
 const FOREIGN: [&str; 4] = ["42703", "42809", "42S22", "1"];
-
-/// Reads nothing, but fails if a column is missing.
-fn probe(quoted_table: &str, quoted_key: &str) -> String {
-    format!("SELECT {quoted_key}, domain, token, step, updated_at FROM {quoted_table} WHERE 1 = 0")
-}

@@ -2,9 +2,9 @@
 
 use ::sqlx::{AssertSqlSafe, Error, Executor as _, SqliteConnection, SqlitePool, query, raw_sql};
 
-use super::{foreign, probe};
+use super::foreign;
 use crate::TableName;
-use crate::migrate::{Dialect, MigrateError, Outcome, print};
+use crate::migrate::{Dialect, MigrateError, Outcome, print, probe};
 
 /// Creates the table `highwater_fence` unless it is there.
 ///
