@@ -151,3 +151,12 @@ impl<D> FenceError<D> {
         }
     }
 }
+
+// Here, because both adapters of diesel have the same error.
+#[cfg(any(feature = "__diesel", feature = "__diesel-async"))]
+impl From<::diesel::result::Error> for FenceError<::diesel::result::Error> {
+    /// For bodies that need no error type of their own: a driver error rolled back.
+    fn from(error: ::diesel::result::Error) -> Self {
+        Self::Database(error)
+    }
+}

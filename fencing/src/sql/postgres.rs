@@ -110,6 +110,25 @@ pub(crate) fn class(sqlstate: &str, message: &str) -> Class {
     }
 }
 
+/// The same for a driver that keeps the text and drops the SQLSTATE, as diesel does.
+///
+/// What the server says for itself is in the language of its `lc_messages`, so this is sure for our
+/// own words only; in another language a deadlock and a lock timeout are [`Class::Other`]. Of a
+/// missing table it says nothing: look for the table.
+#[cfg(any(feature = "__diesel", feature = "__diesel-async"))]
+pub(crate) fn class_of_text(message: &str) -> Class {
+    let says = |text| message.contains(text);
+    if says(REFUSED) {
+        Class::Refused
+    } else if says("could not serialize access") || says("deadlock detected") {
+        Class::Transient
+    } else if says("due to lock timeout") {
+        Class::LockTimeout
+    } else {
+        Class::Other
+    }
+}
+
 /// What an error of severity ERROR means, that came instead of the answer to `RELEASE marker`
 /// (`acknowledged` = 0) or to `COMMIT` (1).
 pub(crate) fn failed(sqlstate: &str, acknowledged: u32) -> Failed {
