@@ -143,6 +143,19 @@ pub(crate) fn failed(sqlstate: &str, acknowledged: u32) -> Failed {
     }
 }
 
+/// [`failed`] for a driver that hides the SQLSTATE, of an error that left the connection open and
+/// came in place of the answer to `RELEASE SAVEPOINT marker; COMMIT` in one message.
+///
+/// Whatever the language, the text of 25P01 names the command, and that of 3B001 the savepoint.
+#[cfg(any(feature = "__diesel", feature = "__diesel-async"))]
+pub(crate) fn failed_by_text(message: &str, marker: Marker) -> Failed {
+    if message.contains("RELEASE SAVEPOINT") || message.contains(&marker.to_string()) {
+        Failed::Ended
+    } else {
+        Failed::RolledBack
+    }
+}
+
 /// The highest value of `lock_timeout`, in milliseconds.
 const MAX_LOCK_TIMEOUT: u128 = i32::MAX.unsigned_abs() as u128;
 const SAME_DOMAIN: &str = "m.domain = EXCLUDED.domain";
@@ -173,6 +186,26 @@ mod tests {
         assert_eq!(class("22P02", &ours), Class::Refused);
         assert_eq!(class("22P02", "invalid input syntax"), Class::Other);
         assert_eq!(class("40001", ""), Class::Transient);
+    }
+
+    #[cfg(any(feature = "__diesel", feature = "__diesel-async"))]
+    #[test]
+    fn a_text_is_told_apart_as_its_sqlstate_would_be() {
+        assert_eq!(class_of_text("deadlock detected"), Class::Transient);
+        let timeout = "canceling statement due to lock timeout";
+        assert_eq!(class_of_text(timeout), Class::LockTimeout);
+        let ours = format!("ungültige Eingabesyntax für Typ integer: »{REFUSED} 0«");
+        assert_eq!(class_of_text(&ours), Class::Refused);
+        assert_eq!(class_of_text("division by zero"), Class::Other);
+
+        let marker = Marker::new();
+        let gone = format!("Sicherungspunkt »{marker}« existiert nicht");
+        assert_eq!(failed_by_text(&gone, marker), Failed::Ended);
+        let outside = "RELEASE SAVEPOINT kann nur in Transaktionsblöcken verwendet werden";
+        assert_eq!(failed_by_text(outside, marker), Failed::Ended);
+        let aborted =
+            "current transaction is aborted, commands ignored until end of transaction block";
+        assert_eq!(failed_by_text(aborted, marker), Failed::RolledBack);
     }
 
     #[test]

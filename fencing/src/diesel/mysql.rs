@@ -1,0 +1,150 @@
+//! Fenced transactions on MySQL and MariaDB through diesel.
+//!
+//! diesel runs several statements in one message and reports the first error among them, but only
+//! as a text. The number is asked of the server, and how far a message got stands in variables of
+//! the session.
+
+use ::diesel::RunQueryDsl as _;
+use ::diesel::connection::{AnsiTransactionManager, SimpleConnection as _};
+use ::diesel::dsl::sql;
+use ::diesel::mysql::MysqlConnection;
+use ::diesel::result::{DatabaseErrorKind, Error};
+use ::diesel::sql_types::{BigInt, Text, Unsigned};
+
+use super::FenceError;
+use super::driver::{Driver, Failure, Order, answer, raw_rollback, unwind};
+use crate::sql::{Class, Failed, Marker, StoredMark, mysql, refusal};
+
+impl Driver for MysqlConnection {
+    fn open(conn: &mut Self, order: Order<'_>) -> Result<(), Failure> {
+        let begin = mysql::begin(order.options, order.fence, order.marker, true);
+        match AnsiTransactionManager::begin_transaction_sql(conn, &begin) {
+            Ok(()) => Ok(()),
+            Err(error @ (Error::AlreadyInTransaction | Error::BrokenTransactionManager)) => {
+                Err(Failure::database(error, Class::Other))
+            }
+            Err(error) => {
+                let failure = explain(conn, order, error);
+                Self::rollback(conn).ok();
+                Err(failure)
+            }
+        }
+    }
+
+    fn commit(conn: &mut Self, marker: Marker) -> Result<(), Failure> {
+        let number = marker.number();
+        let message = format!(
+            "RELEASE SAVEPOINT {marker}; SET @highwater_released = {number}; COMMIT; \
+             SET @highwater_committed = {number}; SET autocommit = @highwater_autocommit"
+        );
+        let Err(error) = conn.batch_execute(&message) else {
+            // diesel still counts the transaction. A second rollback is harmless on this server.
+            unwind(conn);
+            return Ok(());
+        };
+        let report = report(conn);
+        Self::rollback(conn).ok();
+        let (failed, class) = match report {
+            // Only restoring the session failed.
+            Some(report) if report.committed == number => return Ok(()),
+            Some(report) => {
+                let acknowledged = u32::from(report.released == number);
+                let failed = mysql::failed(report.error, acknowledged);
+                (failed, mysql::class(report.error))
+            }
+            None => (Failed::Unknown, Class::Other),
+        };
+        Err(Failure::of_commit(failed, error, class))
+    }
+
+    fn rollback(conn: &mut Self) -> Result<(), Error> {
+        let ended = raw_rollback(conn, mysql::ROLLBACK).or_else(|_| {
+            // Once more, should only this statement have been killed.
+            raw_rollback(conn, mysql::ROLLBACK)
+        });
+        match ended {
+            Ok(()) => {
+                unwind(conn);
+            }
+            // Autocommit may be off: the count must not be zero, so that no pool takes the
+            // connection back. If this fails too, then the connection is gone altogether.
+            Err(_) => {
+                AnsiTransactionManager::begin_transaction_sql(conn, "DO 0").ok();
+            }
+        }
+        ended
+    }
+
+    fn class(error: &Error) -> Class {
+        match answer(error) {
+            Some((DatabaseErrorKind::SerializationFailure, _)) => Class::Transient,
+            // 1020: MariaDB has no kind for it.
+            Some((_, text)) if text.starts_with("Record has changed since last read") => {
+                Class::Transient
+            }
+            _ => Class::Other,
+        }
+    }
+}
+
+/// What an error of the fence statement means. The transaction is still open after a refusal, and
+/// the row that refused is locked, so what is read here is what refused.
+fn explain(conn: &mut MysqlConnection, order: Order<'_>, error: Error) -> Failure {
+    let table = order.options.table_ref();
+    let class = report(conn).map_or(Class::Other, |report| mysql::class(report.error));
+    match class {
+        Class::Refused => {}
+        Class::NoTable => {
+            return Failure::of(FenceError::NotMigrated {
+                table: table.clone(),
+            });
+        }
+        class => return Failure::database(error, class),
+    }
+    let read = mysql::read(table, order.fence);
+    let rows = sql::<(Text, Text, Unsigned<BigInt>, Unsigned<BigInt>)>(&read).load(conn);
+    match rows {
+        Ok(rows) => {
+            let marks: Vec<StoredMark> = rows.into_iter().filter_map(stored_mark).collect();
+            let reason = refusal(order.options, order.fence, &marks);
+            Failure::of(reason.unwrap_or(FenceError::Database(error)))
+        }
+        Err(error) => Failure::database(error, Class::Other),
+    }
+}
+
+fn stored_mark((key, domain, token, step): (String, String, u64, u64)) -> Option<StoredMark> {
+    StoredMark::from_columns(&key, &domain, token, step)
+}
+
+/// What the server says about the message that failed.
+#[derive(Debug)]
+struct Report {
+    /// The number of the error.
+    error: u16,
+    /// The number of the last marker on this session that was released.
+    released: u64,
+    /// The number of the last one whose transaction was committed.
+    committed: u64,
+}
+
+/// Asks for it; `None` if the server does not answer.
+fn report(conn: &mut MysqlConnection) -> Option<Report> {
+    conn.batch_execute("GET DIAGNOSTICS CONDITION 1 @highwater_error = MYSQL_ERRNO")
+        .ok()?;
+    let number = |variable| format!("CAST(COALESCE({variable}, 0) AS UNSIGNED)");
+    let ask = format!(
+        "SELECT {}, {}, {}",
+        number("@highwater_error"),
+        number("@highwater_released"),
+        number("@highwater_committed"),
+    );
+    type Numbers = (Unsigned<BigInt>, Unsigned<BigInt>, Unsigned<BigInt>);
+    let numbers: Result<(u64, u64, u64), Error> = sql::<Numbers>(&ask).get_result(conn);
+    let (error, released, committed) = numbers.ok()?;
+    Some(Report {
+        error: u16::try_from(error).ok()?,
+        released,
+        committed,
+    })
+}

@@ -1,0 +1,108 @@
+//! Fenced transactions on PostgreSQL through diesel.
+//!
+//! diesel looks at the state of libpq after every statement and corrects its count of open
+//! transactions by itself, so raw `COMMIT` and `ROLLBACK` are enough.
+
+use ::diesel::RunQueryDsl as _;
+use ::diesel::connection::{AnsiTransactionManager, SimpleConnection as _};
+use ::diesel::dsl::sql;
+use ::diesel::pg::PgConnection;
+use ::diesel::result::{DatabaseErrorKind, Error};
+use ::diesel::sql_types::{BigInt, Bool, Text};
+
+use super::FenceError;
+use super::driver::{Driver, Failure, Order, answer, raw_rollback};
+use crate::sql::{Class, Failed, Marker, StoredMark, postgres, refusal};
+
+impl Driver for PgConnection {
+    fn open(conn: &mut Self, order: Order<'_>) -> Result<(), Failure> {
+        let begin = postgres::begin(order.options, order.fence, order.marker);
+        match AnsiTransactionManager::begin_transaction_sql(conn, &begin) {
+            Ok(()) => Ok(()),
+            Err(error @ (Error::AlreadyInTransaction | Error::BrokenTransactionManager)) => {
+                Err(Failure::database(error, Class::Other))
+            }
+            Err(error) => Err(not_opened(conn, order, error)),
+        }
+    }
+
+    fn commit(conn: &mut Self, marker: Marker) -> Result<(), Failure> {
+        let message = format!("RELEASE SAVEPOINT {marker}; COMMIT");
+        let Err(error) = conn.batch_execute(&message) else {
+            return Ok(());
+        };
+        // An answer means "not committed" only if the connection outlives it: diesel does not tell
+        // the severity.
+        let alive = Self::rollback(conn).is_ok();
+        let failed = match answer(&error) {
+            Some((_, text)) if alive => postgres::failed_by_text(text, marker),
+            _ => Failed::Unknown,
+        };
+        let class = Self::class(&error);
+        Err(Failure::of_commit(failed, error, class))
+    }
+
+    fn rollback(conn: &mut Self) -> Result<(), Error> {
+        // Whatever diesel counts: after a raw `COMMIT; BEGIN` it may not know of a transaction.
+        raw_rollback(conn, "ROLLBACK")
+    }
+
+    fn class(error: &Error) -> Class {
+        match answer(error) {
+            Some((DatabaseErrorKind::SerializationFailure, _)) => Class::Transient,
+            Some((_, text)) => postgres::class_of_text(text),
+            None => Class::Other,
+        }
+    }
+}
+
+/// Ends what the message with `BEGIN` left open, and says why the fence was not taken.
+fn not_opened(conn: &mut PgConnection, order: Order<'_>, error: Error) -> Failure {
+    let class = PgConnection::class(&error);
+    // The aborted transaction cannot read any more. Afterwards the mark may have moved on, but
+    // never back, so the reason still holds.
+    if raw_rollback(conn, "ROLLBACK").is_err() {
+        return Failure::database(error, class);
+    }
+    match class {
+        Class::Refused => Failure::of(reason(conn, order)),
+        // Asked of the server, because the text of the error depends on its language.
+        Class::Other if is_missing(conn, order) => Failure::of(FenceError::NotMigrated {
+            table: order.options.table_ref().clone(),
+        }),
+        _ => Failure::database(error, class),
+    }
+}
+
+fn reason(conn: &mut PgConnection, order: Order<'_>) -> FenceError {
+    let read = postgres::read(order.options.table_ref(), order.fence);
+    let rows = sql::<(Text, Text, BigInt, BigInt)>(&read).load(conn);
+    match rows {
+        Ok(rows) => {
+            let marks: Vec<StoredMark> = rows.into_iter().filter_map(stored_mark).collect();
+            let reason = refusal(order.options, order.fence, &marks);
+            reason.unwrap_or_else(|| FenceError::Database(vanished()))
+        }
+        Err(error) => FenceError::Database(error),
+    }
+}
+
+fn stored_mark((key, domain, token, step): (String, String, i64, i64)) -> Option<StoredMark> {
+    let number = |number: i64| u64::try_from(number).ok();
+    StoredMark::from_columns(&key, &domain, number(token)?, number(step)?)
+}
+
+/// Whether the table of marks is not there.
+fn is_missing(conn: &mut PgConnection, order: Order<'_>) -> bool {
+    // A quoted name has no character that ends the literal.
+    let table = order.options.table_ref().quoted('"');
+    let ask = format!("to_regclass('{table}') IS NULL");
+    let missing: Result<bool, Error> = ::diesel::select(sql::<Bool>(&ask)).get_result(conn);
+    missing.unwrap_or(false)
+}
+
+/// The mark refused the fence, but it admits it now: somebody moved it in between.
+fn vanished() -> Error {
+    let text = "the mark that refused the fence has changed meanwhile";
+    Error::DatabaseError(DatabaseErrorKind::Unknown, Box::new(text.to_owned()))
+}

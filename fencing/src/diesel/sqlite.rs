@@ -1,0 +1,217 @@
+//! Fenced transactions on SQLite through diesel.
+//!
+//! diesel gives the texts of errors and not their codes; the texts are SQLite's own and always
+//! English.
+
+use ::diesel::QueryableByName;
+use ::diesel::RunQueryDsl as _;
+use ::diesel::connection::{AnsiTransactionManager, SimpleConnection as _};
+use ::diesel::deserialize;
+use ::diesel::result::{DatabaseErrorKind, Error};
+use ::diesel::row::NamedRow;
+use ::diesel::sql_query;
+use ::diesel::sql_types::{BigInt, Binary, Nullable, Text};
+use ::diesel::sqlite::{Sqlite, SqliteConnection};
+
+use super::FenceError;
+use super::driver::{Driver, Failure, Order, Unwound, answer, raw_rollback, unwind};
+use crate::Mark;
+use crate::sql::{Class, Failed, Marker, StoredMark, refusal, sqlite};
+
+impl Driver for SqliteConnection {
+    fn open(conn: &mut Self, order: Order<'_>) -> Result<(), Failure> {
+        if let Err(error) = AnsiTransactionManager::begin_transaction_sql(conn, sqlite::BEGIN) {
+            let class = Self::class(&error);
+            return Err(Failure::database(error, class));
+        }
+        let taken = take(conn, order);
+        if taken.is_err() {
+            // A failure is seen by diesel, which counts the transaction.
+            Self::rollback(conn).ok();
+        }
+        taken
+    }
+
+    fn commit(conn: &mut Self, marker: Marker) -> Result<(), Failure> {
+        if let Err(error) = conn.batch_execute(&format!("RELEASE {marker}")) {
+            let failed = code(&error).map_or(Failed::RolledBack, |(code, text)| {
+                sqlite::failed(code, text, 0)
+            });
+            Self::rollback(conn).ok();
+            return Err(Failure::of_commit(failed, error, Class::Other));
+        }
+        if let Err(error) = commit_when_readers_left(conn) {
+            let class = Self::class(&error);
+            // If there was something to roll back, nothing was committed.
+            let failed = match raw_rollback(conn, "ROLLBACK") {
+                Ok(()) => Failed::RolledBack,
+                Err(_) => code(&error).map_or(Failed::Unknown, |(code, text)| {
+                    sqlite::failed(code, text, 1)
+                }),
+            };
+            unwind(conn);
+            return Err(Failure::of_commit(failed, error, class));
+        }
+        // diesel still counts the transaction: give it an empty one to end.
+        conn.batch_execute("BEGIN").ok();
+        unwind(conn);
+        Ok(())
+    }
+
+    fn rollback(conn: &mut Self) -> Result<(), Error> {
+        if unwind(conn) == Unwound::All {
+            return Ok(());
+        }
+        // diesel's count was wrong: ended behind its back, or ended and begun again.
+        match raw_rollback(conn, "ROLLBACK") {
+            Err(error) if !is_outside(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn class(error: &Error) -> Class {
+        match code(error) {
+            Some((code, text)) => sqlite::class(code, text),
+            None => Class::Other,
+        }
+    }
+}
+
+/// Takes the fence and sets the marker in the transaction that is open.
+fn take(conn: &mut SqliteConnection, order: Order<'_>) -> Result<(), Failure> {
+    for mark in order.fence.marks() {
+        admit(conn, order, mark)?;
+    }
+    let marker = format!("SAVEPOINT {}", order.marker);
+    (conn.batch_execute(&marker)).map_err(|error| Failure::database(error, Class::Other))
+}
+
+/// Raises one mark, or says why not.
+fn admit(conn: &mut SqliteConnection, order: Order<'_>, mark: &Mark) -> Result<(), Failure> {
+    let table = order.options.table_ref();
+    let fence = order.fence;
+    let domain = fence.domain();
+    let number = |number: u64| i64::try_from(number).expect("the range was checked before");
+    let admit = sql_query(sqlite::admit(order.options))
+        .bind::<Binary, _>(mark.key.as_bytes())
+        .bind::<Binary, _>(&domain.as_bytes()[..])
+        .bind::<BigInt, _>(number(mark.token.get()))
+        .bind::<Nullable<BigInt>, _>(fence.step().map(|step| number(step.get())));
+    let admitted: Result<Vec<Admitted>, Error> = admit.load(conn);
+    match admitted {
+        Ok(rows) if !rows.is_empty() => return Ok(()),
+        Ok(_) => {}
+        Err(error) => {
+            return Err(match SqliteConnection::class(&error) {
+                Class::NoTable => Failure::of(FenceError::NotMigrated {
+                    table: table.clone(),
+                }),
+                class => Failure::database(error, class),
+            });
+        }
+    }
+    let read = sql_query(format!(
+        "WITH mark (key, domain, token, step) AS ({}) SELECT key, domain, token, step FROM mark",
+        sqlite::read(table)
+    ));
+    let rows = read.bind::<Binary, _>(mark.key.as_bytes()).load(conn);
+    let rows: Vec<Row> = rows.map_err(|error| Failure::database(error, Class::Other))?;
+    let marks: Vec<StoredMark> = rows.iter().filter_map(Row::mark).collect();
+    let reason = refusal(order.options, fence, &marks);
+    Err(Failure::of(reason.unwrap_or_else(|| {
+        let text = "the mark is unreadable".to_owned();
+        FenceError::Database(Error::DatabaseError(
+            DatabaseErrorKind::Unknown,
+            Box::new(text),
+        ))
+    })))
+}
+
+/// That there is a row. Its column has no name.
+struct Admitted;
+
+impl QueryableByName<Sqlite> for Admitted {
+    fn build<'a>(_row: &impl NamedRow<'a, Sqlite>) -> deserialize::Result<Self> {
+        Ok(Self)
+    }
+}
+
+/// A row of the table of marks.
+#[derive(QueryableByName)]
+#[diesel(check_for_backend(Sqlite))]
+struct Row {
+    #[diesel(sql_type = Text)]
+    key: String,
+    #[diesel(sql_type = Text)]
+    domain: String,
+    #[diesel(sql_type = BigInt)]
+    token: i64,
+    #[diesel(sql_type = BigInt)]
+    step: i64,
+}
+
+impl Row {
+    fn mark(&self) -> Option<StoredMark> {
+        let number = |number: i64| u64::try_from(number).ok();
+        StoredMark::from_columns(
+            &self.key,
+            &self.domain,
+            number(self.token)?,
+            number(self.step)?,
+        )
+    }
+}
+
+/// Commits. A reader that holds a rollback-journal database busy leaves the transaction open, and
+/// it is too late to run it again: wait for the reader a few times.
+fn commit_when_readers_left(conn: &mut SqliteConnection) -> Result<(), Error> {
+    let mut tries = 0;
+    loop {
+        let Err(error) = conn.batch_execute("COMMIT") else {
+            return Ok(());
+        };
+        tries += 1;
+        let is_busy = code(&error).is_some_and(|(code, _)| sqlite::is_busy(code));
+        if tries == COMMIT_TRIES || !is_busy {
+            return Err(error);
+        }
+        std::thread::sleep(COMMIT_PAUSE);
+    }
+}
+
+/// The primary result code that stands behind a text, 1 where it is another one; and the text.
+fn code(error: &Error) -> Option<(i32, &str)> {
+    let (kind, text) = answer(error)?;
+    let code = match kind {
+        DatabaseErrorKind::UniqueViolation
+        | DatabaseErrorKind::ForeignKeyViolation
+        | DatabaseErrorKind::NotNullViolation
+        | DatabaseErrorKind::CheckViolation => CONSTRAINT,
+        _ => (CODES.iter())
+            .find(|(start, _)| text.starts_with(start))
+            .map_or(ERROR, |(_, code)| *code),
+    };
+    Some((code, text))
+}
+
+/// Whether the error says that no transaction is open.
+fn is_outside(error: &Error) -> bool {
+    answer(error).is_some_and(|(_, text)| text.contains("no transaction is active"))
+}
+
+const ERROR: i32 = 1;
+const CONSTRAINT: i32 = 19;
+/// The starts of SQLite's texts, and their result codes.
+const CODES: [(&str, i32); 9] = [
+    ("database is locked", 5),
+    ("database table is locked", 6),
+    ("database schema is locked", 6),
+    ("out of memory", 7),
+    ("interrupted", 9),
+    ("disk I/O error", 10),
+    ("database or disk is full", 13),
+    ("constraint failed", CONSTRAINT),
+    ("FOREIGN KEY constraint failed", CONSTRAINT),
+];
+const COMMIT_TRIES: u32 = 5;
+const COMMIT_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
