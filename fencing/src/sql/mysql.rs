@@ -105,8 +105,11 @@ pub(crate) fn read(table: &TableName, fence: &Fence) -> String {
 
 /// Ends a transaction that was begun with `hold`, and restores autocommit and, after a bounded wait
 /// (which is always rolled back), the time that a lock is waited for.
+///
+/// The cast, because a variable that was never set is a text for MariaDB.
 pub(crate) const ROLLBACK: &str = "ROLLBACK; SET autocommit = @highwater_autocommit, \
-     innodb_lock_wait_timeout = COALESCE(@highwater_lock_wait, @@innodb_lock_wait_timeout), \
+     innodb_lock_wait_timeout = \
+     COALESCE(CAST(@highwater_lock_wait AS UNSIGNED), @@innodb_lock_wait_timeout), \
      @highwater_lock_wait = NULL";
 
 /// The highest value of `innodb_lock_wait_timeout`, in seconds.
