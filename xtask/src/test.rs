@@ -80,7 +80,8 @@ fn images() -> Vec<(String, String)> {
     let unset = |variable: &str| std::env::var_os(variable).is_none_or(|value| value.is_empty());
     pairs
         .filter_map(|(database, image)| {
-            let variable = |what| format!("HIGHWATER_TEST_{}_{what}", database.to_uppercase());
+            let database = database.to_uppercase().replace(['-', '.'], "_");
+            let variable = |what| format!("HIGHWATER_TEST_{database}_{what}");
             let is_free = unset(&variable("URL")) && unset(&variable("IMAGE"));
             let inspect = Command::new("docker").args(["image", "inspect", image]);
             (is_free && inspect.output().is_some()).then(|| (variable("IMAGE"), image.to_owned()))

@@ -14,7 +14,7 @@ use testcontainers::runners::AsyncRunner as _;
 use testcontainers::{ContainerAsync, GenericImage, ImageExt as _};
 
 use super::process::Guarded;
-use super::{Kind, PASSWORD, first_answer};
+use super::{Kind, PASSWORD, Release, first_answer};
 
 /// A running container. Dropping it removes the container.
 #[derive(Debug)]
@@ -27,7 +27,8 @@ pub(crate) struct Container {
 
 impl Container {
     /// Starts the image and waits for the server's first answer; gives its version too.
-    pub(crate) async fn start(kind: Kind, image: &str) -> Result<(Self, String), String> {
+    pub(crate) async fn start(release: Release, image: &str) -> Result<(Self, String), String> {
+        let kind = release.kind();
         let engine = docker_client_instance().await.map_err(text)?;
         let ping = tokio::time::timeout(Duration::from_secs(5), engine.ping()).await;
         match ping {
@@ -49,7 +50,7 @@ impl Container {
             Stdio::null(),
         );
         let guard = guard.map_err(text)?;
-        let answer = first_answer(kind, &kind.url(port), || Ok(())).await;
+        let answer = first_answer(release, &kind.url(port), || Ok(())).await;
         let version = match answer {
             Ok(version) => version,
             Err(error) => return Err(format!("{error}\n{}", last_lines(&container).await)),

@@ -69,7 +69,7 @@ impl Process {
             _folder: folder,
         };
         let ended = ["[ERROR]", "FATAL:", "Aborting"];
-        let version = first_answer(kind, &kind.url(port), || {
+        let version = first_answer(kind.into(), &kind.url(port), || {
             let log = fs::read_to_string(&log).unwrap_or_default();
             match log
                 .lines()

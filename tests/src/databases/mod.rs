@@ -44,25 +44,13 @@ impl Kind {
 
     /// The environment variable `HIGHWATER_TEST_<NAME>_<WHAT>`.
     pub fn variable(self, what: &str) -> String {
-        format!("HIGHWATER_TEST_{}_{what}", self.name().to_uppercase())
+        Release::from(self).variable(what)
     }
 
     /// Why this kind must not be used, from `HIGHWATER_TEST_SKIP_<NAME>`. Only for machines that
     /// cannot have it: what is left out is said in every summary.
     pub fn skip_reason(self) -> Option<String> {
-        set(&format!(
-            "HIGHWATER_TEST_SKIP_{}",
-            self.name().to_uppercase()
-        ))
-    }
-
-    /// The official image.
-    fn default_image(self) -> &'static str {
-        match self {
-            Self::Postgres => "postgres:17",
-            Self::MySql => "mysql:9",
-            Self::MariaDb => "mariadb:11",
-        }
+        Release::from(self).skip_reason()
     }
 
     /// The URL of the administrator's connection, without the name of a database.
@@ -156,6 +144,103 @@ impl Kind {
     }
 }
 
+/// A kind of server, and which release of it where that matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    kind: Kind,
+    /// How the version begins; none for the release the suites run on, whatever that is.
+    version: Option<&'static str>,
+}
+
+impl Release {
+    /// PostgreSQL 17.
+    pub const POSTGRES_17: Self = Self::of(Kind::Postgres, "17");
+    /// PostgreSQL 18.
+    pub const POSTGRES_18: Self = Self::of(Kind::Postgres, "18");
+    /// MariaDB 11.8, which refuses stale reads under REPEATABLE READ (error 1020).
+    pub const MARIADB_11_8: Self = Self::of(Kind::MariaDb, "11.8");
+    /// One of each kind, and the further releases that claims are made about.
+    pub const ALL: [Self; 6] = [
+        Self::any(Kind::Postgres),
+        Self::POSTGRES_17,
+        Self::POSTGRES_18,
+        Self::any(Kind::MySql),
+        Self::any(Kind::MariaDb),
+        Self::MARIADB_11_8,
+    ];
+
+    const fn any(kind: Kind) -> Self {
+        Self {
+            kind,
+            version: None,
+        }
+    }
+
+    const fn of(kind: Kind, version: &'static str) -> Self {
+        Self {
+            kind,
+            version: Some(version),
+        }
+    }
+
+    /// Its kind.
+    pub fn kind(self) -> Kind {
+        self.kind
+    }
+
+    /// Its name in the output: that of the kind, with the version where one was chosen.
+    pub fn name(self) -> String {
+        match self.version {
+            None => self.kind.name().to_owned(),
+            Some(version) => format!("{}-{version}", self.kind.name()),
+        }
+    }
+
+    /// The environment variable `HIGHWATER_TEST_<NAME>_<WHAT>`, such as
+    /// `HIGHWATER_TEST_MARIADB_11_8_IMAGE`.
+    pub fn variable(self, what: &str) -> String {
+        format!("HIGHWATER_TEST_{}_{what}", self.in_variables())
+    }
+
+    /// Why it must not be used, from `HIGHWATER_TEST_SKIP_<NAME>`, see [`Kind::skip_reason`].
+    pub fn skip_reason(self) -> Option<String> {
+        set(&format!("HIGHWATER_TEST_SKIP_{}", self.in_variables()))
+    }
+
+    fn in_variables(self) -> String {
+        self.name().to_uppercase().replace(['-', '.'], "_")
+    }
+
+    /// The official image.
+    fn default_image(self) -> String {
+        let tag = self.version.unwrap_or(match self.kind {
+            Kind::Postgres => "17",
+            Kind::MySql => "9",
+            Kind::MariaDb => "11",
+        });
+        format!("{}:{tag}", self.kind.name())
+    }
+
+    /// Asks the server for its version, and checks that it is this release.
+    async fn version(self, url: &str) -> Result<String, sqlx::Error> {
+        let version = self.kind.version(url).await?;
+        match self.version {
+            Some(wanted) if !format!("{version}.").starts_with(&format!("{wanted}.")) => {
+                let wanted = self.name();
+                let text = format!("the server is {version}, and {wanted} was asked for");
+                Err(sqlx::Error::Configuration(text.into()))
+            }
+            _ => Ok(version),
+        }
+    }
+}
+
+impl From<Kind> for Release {
+    fn from(kind: Kind) -> Self {
+        Self::any(kind)
+    }
+}
+
 /// A running database server. Dropping it stops what was started for it.
 #[derive(Debug)]
 pub struct Server {
@@ -176,17 +261,19 @@ enum Life {
 }
 
 impl Server {
-    /// Gets a server of this kind, starting one if none is named in the environment.
+    /// Gets a server of this kind or release, starting one if none is named in the environment.
     ///
     /// # Errors
     /// No way led to a server. The error names every way that was tried, why it failed, and what
     /// to do.
-    pub async fn obtain(kind: Kind) -> Result<Self, Unavailable> {
-        let fail = |tried| Unavailable { kind, tried };
-        let url_variable = kind.variable("URL");
+    pub async fn obtain(release: impl Into<Release>) -> Result<Self, Unavailable> {
+        let release = release.into();
+        let kind = release.kind;
+        let fail = |tried| Unavailable { release, tried };
+        let url_variable = release.variable("URL");
         if let Some(url) = set(&url_variable) {
             let url = url.trim_end_matches('/').to_owned();
-            let version = kind.version(&url).await;
+            let version = release.version(&url).await;
             let version =
                 version.map_err(|error| fail(vec![format!("{url_variable}: {error}")]))?;
             let life = Life::Elsewhere;
@@ -196,10 +283,9 @@ impl Server {
 
         #[cfg(feature = "databases")]
         {
-            let image_variable = kind.variable("IMAGE");
-            let named = set(&image_variable);
-            let image = named.as_deref().unwrap_or(kind.default_image());
-            match docker::Container::start(kind, image).await {
+            let named = set(&release.variable("IMAGE"));
+            let image = named.clone().unwrap_or_else(|| release.default_image());
+            match docker::Container::start(release, &image).await {
                 Ok((container, version)) => {
                     let url = kind.url(container.port());
                     let life = Life::Container(Box::new(container));
@@ -218,6 +304,10 @@ impl Server {
             }
         }
 
+        if release.version.is_some() {
+            tried.push("programs of this machine: not asked for a certain release".to_owned());
+            return Err(fail(tried));
+        }
         match local::Process::start(kind).await {
             Ok((process, version)) => {
                 let url = kind.url(process.port());
@@ -266,14 +356,14 @@ impl Server {
 /// No server of a kind could be reached or started.
 #[derive(Clone, Debug)]
 pub struct Unavailable {
-    kind: Kind,
+    release: Release,
     tried: Vec<String>,
 }
 
 impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = self.kind;
-        writeln!(f, "no {} server for the tests. Tried:", kind.name())?;
+        let release = self.release;
+        writeln!(f, "no {} server for the tests. Tried:", release.name())?;
         for tried in &self.tried {
             writeln!(f, "  - {tried}")?;
         }
@@ -281,16 +371,23 @@ impl fmt::Display for Unavailable {
         writeln!(
             f,
             "  - set {} to a server where databases may be created and dropped",
-            kind.variable("URL")
+            release.variable("URL")
         )?;
         writeln!(
             f,
             "  - start a Docker engine that can pull {}, or build images with `cargo xtask images` \
              and set {}",
-            kind.default_image(),
-            kind.variable("IMAGE")
+            release.default_image(),
+            release.variable("IMAGE")
         )?;
-        write!(f, "  - install {}", kind.packages())
+        match release.version {
+            None => write!(f, "  - install {}", release.kind.packages()),
+            Some(_) => write!(
+                f,
+                "  - leave it out by a reason in HIGHWATER_TEST_SKIP_{}",
+                release.in_variables()
+            ),
+        }
     }
 }
 
@@ -316,13 +413,13 @@ pub(crate) fn set(variable: &str) -> Option<String> {
 ///
 /// `alive` says why to stop waiting, for example because the process ended.
 async fn first_answer(
-    kind: Kind,
+    release: Release,
     url: &str,
     mut alive: impl FnMut() -> Result<(), String>,
 ) -> Result<String, String> {
     let start = Instant::now();
     loop {
-        let attempt = tokio::time::timeout(Duration::from_secs(5), kind.version(url)).await;
+        let attempt = tokio::time::timeout(Duration::from_secs(5), release.version(url)).await;
         let error = match attempt {
             Ok(Ok(version)) => return Ok(version),
             Ok(Err(error)) => error.to_string(),
@@ -338,7 +435,17 @@ async fn first_answer(
 
 #[cfg(test)]
 mod tests {
-    use super::with_database;
+    use super::{Kind, Release, with_database};
+
+    #[test]
+    fn the_variable_of_a_release_has_its_version() {
+        let variable = |release: Release| release.variable("IMAGE");
+        assert_eq!(variable(Kind::MySql.into()), "HIGHWATER_TEST_MYSQL_IMAGE");
+        assert_eq!(
+            variable(Release::MARIADB_11_8),
+            "HIGHWATER_TEST_MARIADB_11_8_IMAGE"
+        );
+    }
 
     #[test]
     fn a_database_is_put_into_a_url() {
