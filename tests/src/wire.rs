@@ -8,6 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use highwater_proof::adapter::{Adapter, Dialect};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -212,4 +213,14 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, shared: Arc<Shared>)
 /// Waits until the proxy is to close everything.
 async fn closed(plan: &mut watch::Receiver<Plan>) {
     let _ = plan.wait_for(|plan| *plan == Plan::Closed).await;
+}
+
+/// The URL with which this adapter does not encrypt what it sends, so that the proxy can read it.
+/// PostgreSQL's test servers do not offer TLS; MySQL does, and each driver has its own word for it.
+pub fn in_the_clear(adapter: &dyn Adapter, url: &str) -> String {
+    match (adapter.dialect(), adapter.name()) {
+        (Dialect::MySql, "sqlx" | "sea-orm") => format!("{url}?ssl-mode=DISABLED"),
+        (Dialect::MySql, "diesel") => format!("{url}?ssl_mode=disabled"),
+        _ => url.to_owned(),
+    }
 }
