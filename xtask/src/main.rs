@@ -4,6 +4,7 @@
 //! it. `test` is everything there is to run, `verify` everything that only reads.
 
 mod demo;
+mod features;
 mod interop;
 mod licences;
 mod run;

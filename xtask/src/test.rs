@@ -8,17 +8,12 @@ use std::collections::BTreeMap;
 use cargo_metadata::{Metadata, TargetKind};
 
 use crate::Result;
+use crate::features::Features;
 use crate::interop;
 use crate::run::{Command, Steps, root};
 
-/// What every run of Cargo selects.
-const SELECTION: [&str; 5] = [
-    "test",
-    "--workspace",
-    "--all-features",
-    "--locked",
-    "--no-fail-fast",
-];
+/// What every run of Cargo selects, besides the features.
+const SELECTION: [&str; 4] = ["test", "--workspace", "--locked", "--no-fail-fast"];
 /// The databases that the conformance suite has to have run on.
 const DATABASES: [&str; 4] = ["sqlite", "postgres", "mysql", "mariadb"];
 
@@ -26,15 +21,17 @@ const DATABASES: [&str; 4] = ["sqlite", "postgres", "mysql", "mariadb"];
 pub(crate) fn run() -> Result<()> {
     let metadata = interop::metadata()?;
     let targets = Targets::of(&metadata);
+    let features = Features::of(&metadata);
     let mut steps = Steps::default();
     let mut totals = Totals::default();
 
+    features.tell();
     let images = images();
     for (variable, image) in &images {
         println!("using the image {image} (as if {variable} were set)");
     }
     let cargo = |words: &[String]| {
-        let command = Command::cargo().args(SELECTION).args(words.iter().cloned());
+        let command = selected(&features).args(words.iter().cloned());
         images.iter().fold(command, |command, (variable, image)| {
             command.env(variable, image)
         })
@@ -52,7 +49,7 @@ pub(crate) fn run() -> Result<()> {
             command.env(variable, image)
         })
     };
-    let on_servers = Command::cargo().args(SELECTION).args(targets.servers);
+    let on_servers = selected(&features).args(targets.servers);
     steps.note("databases", totals.run(&with_servers(on_servers)));
     let demo = Command::cargo().args(["xtask", "demo"]);
     steps.note("main job", with_servers(demo).run());
@@ -63,10 +60,16 @@ pub(crate) fn run() -> Result<()> {
 
     steps.note("conformance", totals.print());
     let (passed, failed) = (totals.passed, totals.failed);
+    features.tell();
     let outcome = steps.finish();
     let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
     println!("total: {verdict}, {passed} tests passed, {failed} failed");
     outcome
+}
+
+/// Tests of the workspace; the words that choose among them follow.
+fn selected(features: &Features) -> Command {
+    Command::cargo().args(SELECTION).args(features.arguments())
 }
 
 /// The images of `cargo xtask images`, for each database that the environment says nothing about.
