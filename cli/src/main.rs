@@ -4,6 +4,8 @@
 //! returns an error for the user. Nothing here decides anything about locks or fences.
 
 mod migrate;
+#[cfg(all(unix, feature = "prove-sqlx"))]
+mod prove;
 mod serve;
 
 use std::error::Error;
@@ -24,12 +26,22 @@ struct Arguments {
 enum Command {
     Serve(serve::Options),
     Migrate(migrate::Options),
+    #[cfg(all(unix, feature = "prove-sqlx"))]
+    Prove(Box<prove::Options>),
+    /// One holder of `prove`, which starts it itself.
+    #[cfg(all(unix, feature = "prove-sqlx"))]
+    #[command(hide = true)]
+    ProveWorker,
 }
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(options) => serve::run(options).map_err(Into::into),
         Command::Migrate(options) => migrate::run(options).map_err(Into::into),
+        #[cfg(all(unix, feature = "prove-sqlx"))]
+        Command::Prove(options) => prove::run(*options).map_err(Into::into),
+        #[cfg(all(unix, feature = "prove-sqlx"))]
+        Command::ProveWorker => prove::work().map_err(Into::into),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,3 +5,5 @@
 //! adapter of their driver directly.
 
 pub mod adapter;
+#[cfg(all(unix, feature = "prove"))]
+pub mod prove;

@@ -45,6 +45,17 @@ pub enum Dialect {
     Sqlite,
 }
 
+impl std::fmt::Display for Dialect {
+    /// The databases that speak it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Postgres => "PostgreSQL",
+            Self::MySql => "MySQL and MariaDB",
+            Self::Sqlite => "SQLite",
+        })
+    }
+}
+
 /// What differs between adapters by their nature, and why. Everything that is not here is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
