@@ -46,6 +46,7 @@
 mod body;
 mod error;
 #[cfg(feature = "__adapter")]
+#[allow(dead_code, reason = "not every adapter sees errors")]
 mod health;
 pub mod migrate;
 #[cfg(feature = "__adapter")]
@@ -55,6 +56,7 @@ mod resolution;
 #[cfg(feature = "__adapter")]
 mod retry;
 #[cfg(feature = "__adapter")]
+#[allow(dead_code, reason = "not every adapter needs all of it")]
 mod sql;
 
 #[cfg(feature = "__diesel")]

@@ -123,6 +123,12 @@ pub use crate::sqlx::migrate::postgres;
 #[cfg(feature = "sqlx-sqlite")]
 pub use crate::sqlx::migrate::sqlite;
 
+/// Creates the table of marks through diesel.
+#[cfg(feature = "__diesel")]
+pub mod diesel {
+    pub use crate::diesel::migrate::{run, run_for};
+}
+
 /// Creates the table of marks in SQLite through rusqlite.
 #[cfg(feature = "rusqlite")]
 pub mod rusqlite {

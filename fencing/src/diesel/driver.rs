@@ -13,8 +13,9 @@ use ::diesel::result::{DatabaseErrorKind, Error};
 use highwater_lock::Fence;
 
 use super::FenceError;
-use crate::FenceOptions;
+use crate::migrate::MigrateError;
 use crate::sql::{Class, Failed, Marker};
+use crate::{FenceOptions, TableName};
 
 /// The steps of a fenced transaction on one database.
 #[expect(
@@ -34,6 +35,12 @@ pub trait Driver: Connection<TransactionManager = AnsiTransactionManager> + 'sta
 
     /// What an error of a statement means for the transaction, as far as diesel tells.
     fn class(error: &Error) -> Class;
+
+    /// Whether the table of marks exists, with the columns it needs.
+    fn is_present(conn: &mut Self, table: &TableName) -> Result<bool, MigrateError<Error>>;
+
+    /// Creates the table of marks, if nobody did so since.
+    fn create(conn: &mut Self, table: &TableName) -> Result<(), Error>;
 }
 
 /// What to open.

@@ -9,10 +9,13 @@ use ::diesel::connection::{AnsiTransactionManager, SimpleConnection as _};
 use ::diesel::dsl::sql;
 use ::diesel::mysql::MysqlConnection;
 use ::diesel::result::{DatabaseErrorKind, Error};
-use ::diesel::sql_types::{BigInt, Text, Unsigned};
+use ::diesel::sql_types::{BigInt, Nullable, Text, Unsigned};
 
 use super::FenceError;
 use super::driver::{Driver, Failure, Order, answer, raw_rollback, unwind};
+use super::migrate::unreadable;
+use crate::TableName;
+use crate::migrate::{Dialect, MigrateError, print, probe};
 use crate::sql::{Class, Failed, Marker, StoredMark, mysql, refusal};
 
 impl Driver for MysqlConnection {
@@ -84,6 +87,29 @@ impl Driver for MysqlConnection {
             }
             _ => Class::Other,
         }
+    }
+
+    fn is_present(conn: &mut Self, table: &TableName) -> Result<bool, MigrateError<Error>> {
+        let ask = "(SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = COALESCE(";
+        let ask = sql::<BigInt>(ask).bind::<Nullable<Text>, _>(table.schema());
+        let ask = ask.sql(", DATABASE()) AND table_name = ");
+        let ask = ask.bind::<Text, _>(table.name()).sql(")");
+        let count: i64 = ::diesel::select(ask)
+            .get_result(conn)
+            .map_err(MigrateError::Database)?;
+        if count > 0
+            && let Err(source) = conn.batch_execute(&probe(&table.quoted('`'), "`key`"))
+        {
+            // bad field
+            let foreign = report(conn).is_some_and(|report| report.error == 1054);
+            return Err(unreadable(table, source, foreign));
+        }
+        Ok(count > 0)
+    }
+
+    fn create(conn: &mut Self, table: &TableName) -> Result<(), Error> {
+        // The server serialises concurrent statements on one table name by itself.
+        conn.batch_execute(&print(Dialect::MySql, table))
     }
 }
 

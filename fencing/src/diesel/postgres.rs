@@ -4,14 +4,18 @@
 //! transactions by itself, so raw `COMMIT` and `ROLLBACK` are enough.
 
 use ::diesel::RunQueryDsl as _;
-use ::diesel::connection::{AnsiTransactionManager, SimpleConnection as _};
+use ::diesel::connection::{AnsiTransactionManager, Connection as _, SimpleConnection as _};
 use ::diesel::dsl::sql;
 use ::diesel::pg::PgConnection;
 use ::diesel::result::{DatabaseErrorKind, Error};
+use ::diesel::sql_query;
 use ::diesel::sql_types::{BigInt, Bool, Text};
 
 use super::FenceError;
 use super::driver::{Driver, Failure, Order, answer, raw_rollback};
+use super::migrate::unreadable;
+use crate::TableName;
+use crate::migrate::{Dialect, MigrateError, print, probe};
 use crate::sql::{Class, Failed, Marker, StoredMark, postgres, refusal};
 
 impl Driver for PgConnection {
@@ -54,6 +58,26 @@ impl Driver for PgConnection {
             None => Class::Other,
         }
     }
+
+    fn is_present(conn: &mut Self, table: &TableName) -> Result<bool, MigrateError<Error>> {
+        let missing = is_missing(conn, table).map_err(MigrateError::Database)?;
+        if !missing {
+            let probe = probe(&table.quoted('"'), "key, last_tx");
+            if let Err(source) = sql_query(probe).execute(conn) {
+                let foreign = lacks_columns(conn, table);
+                return Err(unreadable(table, source, foreign));
+            }
+        }
+        Ok(!missing)
+    }
+
+    fn create(conn: &mut Self, table: &TableName) -> Result<(), Error> {
+        // The lock is held to the end of the transaction: `IF NOT EXISTS` alone can fail when two
+        // programs create the same table at once.
+        let create = print(Dialect::Postgres, table);
+        let create = format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK}); {create}");
+        conn.transaction(|conn| conn.batch_execute(&create))
+    }
 }
 
 /// Ends what the message with `BEGIN` left open, and says why the fence was not taken.
@@ -67,9 +91,11 @@ fn not_opened(conn: &mut PgConnection, order: Order<'_>, error: Error) -> Failur
     match class {
         Class::Refused => Failure::of(reason(conn, order)),
         // Asked of the server, because the text of the error depends on its language.
-        Class::Other if is_missing(conn, order) => Failure::of(FenceError::NotMigrated {
-            table: order.options.table_ref().clone(),
-        }),
+        Class::Other if is_missing(conn, order.options.table_ref()).unwrap_or(false) => {
+            Failure::of(FenceError::NotMigrated {
+                table: order.options.table_ref().clone(),
+            })
+        }
         _ => Failure::database(error, class),
     }
 }
@@ -92,13 +118,27 @@ fn stored_mark((key, domain, token, step): (String, String, i64, i64)) -> Option
     StoredMark::from_columns(&key, &domain, number(token)?, number(step)?)
 }
 
-/// Whether the table of marks is not there.
-fn is_missing(conn: &mut PgConnection, order: Order<'_>) -> bool {
+/// Whether there is no table of this name.
+fn is_missing(conn: &mut PgConnection, table: &TableName) -> Result<bool, Error> {
+    let ask = format!("{} IS NULL", class_of(table));
+    ::diesel::select(sql::<Bool>(&ask)).get_result(conn)
+}
+
+/// Whether it is a table of something else. An error is none of its making.
+fn lacks_columns(conn: &mut PgConnection, table: &TableName) -> bool {
+    let ask = format!(
+        "(SELECT count(*) FROM pg_attribute WHERE attrelid = {} AND NOT attisdropped AND \
+         attname IN ('key', 'domain', 'token', 'step', 'last_tx', 'updated_at'))",
+        class_of(table),
+    );
+    let columns: Result<i64, Error> = ::diesel::select(sql::<BigInt>(&ask)).get_result(conn);
+    columns.is_ok_and(|columns| columns < 6)
+}
+
+/// The table as the catalogue knows it.
+fn class_of(table: &TableName) -> String {
     // A quoted name has no character that ends the literal.
-    let table = order.options.table_ref().quoted('"');
-    let ask = format!("to_regclass('{table}') IS NULL");
-    let missing: Result<bool, Error> = ::diesel::select(sql::<Bool>(&ask)).get_result(conn);
-    missing.unwrap_or(false)
+    format!("to_regclass('{}')", table.quoted('"'))
 }
 
 /// The mark refused the fence, but it admits it now: somebody moved it in between.
@@ -106,3 +146,6 @@ fn vanished() -> Error {
     let text = "the mark that refused the fence has changed meanwhile";
     Error::DatabaseError(DatabaseErrorKind::Unknown, Box::new(text.to_owned()))
 }
+
+/// A number that no other program should use for an advisory lock: "highwate" in ASCII.
+const MIGRATION_LOCK: i64 = 0x6869_6768_7761_7465;

@@ -7,6 +7,7 @@ use ::diesel::QueryableByName;
 use ::diesel::RunQueryDsl as _;
 use ::diesel::connection::{AnsiTransactionManager, SimpleConnection as _};
 use ::diesel::deserialize;
+use ::diesel::dsl::sql;
 use ::diesel::result::{DatabaseErrorKind, Error};
 use ::diesel::row::NamedRow;
 use ::diesel::sql_query;
@@ -15,8 +16,10 @@ use ::diesel::sqlite::{Sqlite, SqliteConnection};
 
 use super::FenceError;
 use super::driver::{Driver, Failure, Order, Unwound, answer, raw_rollback, unwind};
-use crate::Mark;
+use super::migrate::unreadable;
+use crate::migrate::{Dialect, MigrateError, print, probe};
 use crate::sql::{Class, Failed, Marker, StoredMark, refusal, sqlite};
+use crate::{Mark, TableName};
 
 impl Driver for SqliteConnection {
     fn open(conn: &mut Self, order: Order<'_>) -> Result<(), Failure> {
@@ -74,6 +77,34 @@ impl Driver for SqliteConnection {
             Some((code, text)) => sqlite::class(code, text),
             None => Class::Other,
         }
+    }
+
+    fn is_present(conn: &mut Self, table: &TableName) -> Result<bool, MigrateError<Error>> {
+        let master = match table.schema() {
+            Some(schema) => format!("\"{schema}\".sqlite_master"),
+            None => "sqlite_master".to_owned(),
+        };
+        // A name has no character that ends the literal.
+        let ask = format!(
+            "(SELECT COUNT(*) FROM {master} WHERE name = '{}' COLLATE NOCASE)",
+            table.name(),
+        );
+        let count: i64 = ::diesel::select(sql::<BigInt>(&ask))
+            .get_result(conn)
+            .map_err(MigrateError::Database)?;
+        if count > 0
+            && let Err(source) = conn.batch_execute(&probe(&table.quoted('"'), "\"key\""))
+        {
+            let text = answer(&source).map_or("", |(_, text)| text);
+            let foreign = text.starts_with("no such column");
+            return Err(unreadable(table, source, foreign));
+        }
+        Ok(count > 0)
+    }
+
+    fn create(conn: &mut Self, table: &TableName) -> Result<(), Error> {
+        // A single statement is a transaction of its own, and it begins with the write lock.
+        conn.batch_execute(&print(Dialect::Sqlite, table))
     }
 }
 
@@ -172,10 +203,10 @@ fn commit_when_readers_left(conn: &mut SqliteConnection) -> Result<(), Error> {
         };
         tries += 1;
         let is_busy = code(&error).is_some_and(|(code, _)| sqlite::is_busy(code));
-        if tries == COMMIT_TRIES || !is_busy {
+        if tries == sqlite::COMMIT_TRIES || !is_busy {
             return Err(error);
         }
-        std::thread::sleep(COMMIT_PAUSE);
+        std::thread::sleep(sqlite::COMMIT_PAUSE);
     }
 }
 
@@ -213,5 +244,3 @@ const CODES: [(&str, i32); 9] = [
     ("constraint failed", CONSTRAINT),
     ("FOREIGN KEY constraint failed", CONSTRAINT),
 ];
-const COMMIT_TRIES: u32 = 5;
-const COMMIT_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);

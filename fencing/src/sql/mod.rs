@@ -143,7 +143,11 @@ pub enum Class {
 
 /// What an error says, that came instead of the answer to `RELEASE marker` or to `COMMIT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(unnameable_types, reason = "part of a sealed trait")]
+#[allow(
+    unnameable_types,
+    unreachable_pub,
+    reason = "part of a sealed trait of some adapters"
+)]
 pub enum Failed {
     /// The server answered, and did not commit.
     RolledBack,

@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use diesel::connection::{
-    AnsiTransactionManager, Connection, SimpleConnection, TransactionManager,
-};
+use diesel::connection::{AnsiTransactionManager, Connection, TransactionManager};
 use diesel::r2d2::{
     ConnectionManager, CustomizeConnection, Pool, PooledConnection, R2D2Connection,
 };
@@ -312,13 +310,8 @@ impl<C: Driven> Source for Open<C> {
     fn migrate<'a>(&'a self, table: &'a TableName) -> BoxFuture<'a, Result<(), DriverError>> {
         let (take, table) = (self.taker(), table.clone());
         Box::pin(blocking(move || {
-            let dialect = match C::DIALECT {
-                Dialect::Postgres => migrate::Dialect::Postgres,
-                Dialect::MySql => migrate::Dialect::MySql,
-                Dialect::Sqlite => migrate::Dialect::Sqlite,
-            };
-            let sql = migrate::print(dialect, &table);
-            take()?.batch_execute(&sql).map_err(wrap)
+            let migrated = migrate::diesel::run_for(&mut *take()?, &table);
+            migrated.map(drop).map_err(DriverError::new)
         }))
     }
 
