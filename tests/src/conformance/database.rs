@@ -1,145 +1,173 @@
 //! The databases of the suite, and what is known to differ between them.
 //!
-//! A difference stands here as a named constant or statement, so that the cases themselves are the
+//! A difference stands here as a named fact or statement, so that the cases themselves are the
 //! same for all and each expectation that depends on the database says why.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
-use sqlx::{MySql, Postgres, Sqlite};
+use highwater_fencing::migrate;
+use highwater_proof::adapter::Dialect;
 
-use super::backend::Backend;
 use crate::databases::Kind;
 
 /// A database that the suite runs against.
-pub trait Database: Sized + Send + Sync + 'static {
-    /// Its driver.
-    type Db: Backend;
+#[derive(Debug)]
+pub struct Database {
     /// Its name in the output.
-    const NAME: &'static str;
+    pub name: &'static str,
+    /// The SQL that it speaks.
+    pub dialect: Dialect,
     /// The server it needs; a file if none.
-    const SERVER: Option<Kind>;
+    pub server: Option<Kind>,
 
     /// DDL ends the transaction it stands in.
-    const DDL_COMMITS: bool = false;
-    /// A raw `COMMIT` inside a fenced transaction is refused already when it is sent.
-    const REFUSES_RAW_COMMIT: bool = false;
+    pub(super) ddl_commits: bool,
     /// What is written after the transaction was ended by raw SQL is kept (by the server's
     /// autocommit); elsewhere it is undone.
-    const KEEPS_LATE_WRITES: bool = false;
-    /// An error leaves the server's transaction aborted, so that not even `connection()` writes.
-    const ABORTS_ON_ERROR: bool = false;
+    pub(super) keeps_late_writes: bool,
+    /// An error leaves the server's transaction aborted, so that not even a statement past the
+    /// guard writes.
+    pub(super) aborts_on_error: bool,
     /// A savepoint that was opened with raw SQL is noticed when the fence is taken in it.
-    const NOTICES_RAW_SAVEPOINT: bool = false;
+    pub(super) notices_raw_savepoint: bool,
 
     /// How long nobody may have asked for the two below before the answer is a new one.
-    const STALE_FOR: Duration = Duration::ZERO;
+    pub(super) stale_for: Duration,
     /// Counts the sessions of this database that wait for a lock, where that can be asked.
-    const WAITING: Option<&'static str>;
+    pub(super) waiting: Option<&'static str>,
     /// Counts the sessions of this database that are inside a transaction without doing anything,
     /// where that can be asked.
-    const IDLE_IN_TRANSACTION: Option<&'static str>;
+    pub(super) idle_in_transaction: Option<&'static str>,
     /// Gives the number of the session, where there is one.
-    const SESSION: Option<&'static str>;
+    pub(super) session: Option<&'static str>,
+}
+
+impl Database {
+    /// All of them.
+    pub(super) const ALL: [&'static Self; 4] = [&SQLITE, &POSTGRES, &MYSQL, &MARIADB];
+
+    /// The column `key`, quoted.
+    pub(super) fn key(&self) -> &'static str {
+        match self.dialect {
+            Dialect::Postgres => "key",
+            Dialect::MySql => "`key`",
+            Dialect::Sqlite => "\"key\"",
+        }
+    }
+
+    /// The dialect of the migrations.
+    pub(super) fn migrations(&self) -> migrate::Dialect {
+        match self.dialect {
+            Dialect::Postgres => migrate::Dialect::Postgres,
+            Dialect::MySql => migrate::Dialect::MySql,
+            Dialect::Sqlite => migrate::Dialect::Sqlite,
+        }
+    }
+
+    /// Bytes as a literal.
+    pub(super) fn bytes(&self, bytes: &[u8]) -> String {
+        let hex = bytes.iter().fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").expect("a string takes every write");
+            text
+        });
+        match self.dialect {
+            Dialect::Postgres => format!("'\\x{hex}'::bytea"),
+            Dialect::MySql | Dialect::Sqlite => format!("x'{hex}'"),
+        }
+    }
+
     /// Ends the session with this number.
-    fn kill(session: i64) -> String;
+    pub(super) fn kill(&self, session: i64) -> String {
+        match self.dialect {
+            Dialect::Postgres => format!("SELECT pg_terminate_backend({session})"),
+            Dialect::MySql => format!("KILL {session}"),
+            Dialect::Sqlite => unreachable!("a file has no sessions"),
+        }
+    }
 }
 
 const MYSQL_SESSION: &str = "SELECT CAST(CONNECTION_ID() AS SIGNED)";
 
 /// PostgreSQL.
-#[derive(Debug)]
-pub struct OnPostgres;
-
-impl Database for OnPostgres {
-    type Db = Postgres;
-    const NAME: &'static str = "postgres";
-    const SERVER: Option<Kind> = Some(Kind::Postgres);
-    const KEEPS_LATE_WRITES: bool = true;
-    const ABORTS_ON_ERROR: bool = true;
-    const NOTICES_RAW_SAVEPOINT: bool = true;
-    const WAITING: Option<&'static str> = Some(
+pub(super) static POSTGRES: Database = Database {
+    name: "postgres",
+    dialect: Dialect::Postgres,
+    server: Some(Kind::Postgres),
+    ddl_commits: false,
+    keeps_late_writes: true,
+    aborts_on_error: true,
+    notices_raw_savepoint: true,
+    stale_for: Duration::ZERO,
+    waiting: Some(
         "SELECT COUNT(*) FROM pg_stat_activity \
          WHERE datname = current_database() AND wait_event_type = 'Lock'",
-    );
-    const IDLE_IN_TRANSACTION: Option<&'static str> = Some(
+    ),
+    idle_in_transaction: Some(
         "SELECT COUNT(*) FROM pg_stat_activity \
          WHERE datname = current_database() AND state LIKE 'idle in transaction%'",
-    );
-    const SESSION: Option<&'static str> = Some("SELECT pg_backend_pid()::bigint");
-
-    fn kill(session: i64) -> String {
-        format!("SELECT pg_terminate_backend({session})")
-    }
-}
+    ),
+    session: Some("SELECT pg_backend_pid()::bigint"),
+};
 
 /// MySQL.
-#[derive(Debug)]
-pub struct OnMySql;
-
-impl Database for OnMySql {
-    type Db = MySql;
-    const NAME: &'static str = "mysql";
-    const SERVER: Option<Kind> = Some(Kind::MySql);
-    const DDL_COMMITS: bool = true;
-    const WAITING: Option<&'static str> = Some(
+pub(super) static MYSQL: Database = Database {
+    name: "mysql",
+    dialect: Dialect::MySql,
+    server: Some(Kind::MySql),
+    ddl_commits: true,
+    keeps_late_writes: false,
+    aborts_on_error: false,
+    notices_raw_savepoint: false,
+    stale_for: Duration::ZERO,
+    waiting: Some(
         "SELECT COUNT(*) FROM performance_schema.data_lock_waits w \
          JOIN performance_schema.threads t ON t.thread_id = w.requesting_thread_id \
          WHERE t.processlist_db = DATABASE()",
-    );
-    const IDLE_IN_TRANSACTION: Option<&'static str> = Some(
+    ),
+    idle_in_transaction: Some(
         "SELECT COUNT(*) FROM performance_schema.events_transactions_current e \
          JOIN performance_schema.threads t ON t.thread_id = e.thread_id \
          WHERE e.state = 'ACTIVE' AND t.processlist_command = 'Sleep' \
          AND t.processlist_db = DATABASE()",
-    );
-    const SESSION: Option<&'static str> = Some(MYSQL_SESSION);
-
-    fn kill(session: i64) -> String {
-        format!("KILL {session}")
-    }
-}
+    ),
+    session: Some(MYSQL_SESSION),
+};
 
 /// MariaDB.
-#[derive(Debug)]
-pub struct OnMariaDb;
-
-impl Database for OnMariaDb {
-    type Db = MySql;
-    const NAME: &'static str = "mariadb";
-    const SERVER: Option<Kind> = Some(Kind::MariaDb);
-    const DDL_COMMITS: bool = true;
-    const STALE_FOR: Duration = Duration::from_millis(120);
-    const WAITING: Option<&'static str> = Some(
+pub(super) static MARIADB: Database = Database {
+    name: "mariadb",
+    dialect: Dialect::MySql,
+    server: Some(Kind::MariaDb),
+    ddl_commits: true,
+    keeps_late_writes: false,
+    aborts_on_error: false,
+    notices_raw_savepoint: false,
+    stale_for: Duration::from_millis(120),
+    waiting: Some(
         "SELECT COUNT(*) FROM information_schema.innodb_trx t \
          JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
          WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()",
-    );
-    const IDLE_IN_TRANSACTION: Option<&'static str> = Some(
+    ),
+    idle_in_transaction: Some(
         "SELECT COUNT(*) FROM information_schema.innodb_trx t \
          JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
          WHERE p.command = 'Sleep' AND p.db = DATABASE()",
-    );
-    const SESSION: Option<&'static str> = Some(MYSQL_SESSION);
-
-    fn kill(session: i64) -> String {
-        format!("KILL {session}")
-    }
-}
+    ),
+    session: Some(MYSQL_SESSION),
+};
 
 /// SQLite, as a file in WAL mode.
-#[derive(Debug)]
-pub struct OnSqlite;
-
-impl Database for OnSqlite {
-    type Db = Sqlite;
-    const NAME: &'static str = "sqlite";
-    const SERVER: Option<Kind> = None;
-    const REFUSES_RAW_COMMIT: bool = true;
-    const WAITING: Option<&'static str> = None;
-    const IDLE_IN_TRANSACTION: Option<&'static str> = None;
-    const SESSION: Option<&'static str> = None;
-
-    fn kill(_session: i64) -> String {
-        String::new()
-    }
-}
+pub(super) static SQLITE: Database = Database {
+    name: "sqlite",
+    dialect: Dialect::Sqlite,
+    server: None,
+    ddl_commits: false,
+    keeps_late_writes: false,
+    aborts_on_error: false,
+    notices_raw_savepoint: false,
+    stale_for: Duration::ZERO,
+    waiting: None,
+    idle_in_transaction: None,
+    session: None,
+};

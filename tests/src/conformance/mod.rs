@@ -1,13 +1,13 @@
-//! The fencing conformance suite: one table of cases, run against every database.
+//! The fencing conformance suite: one table of cases, run over every adapter on every database.
 //!
-//! A case gets a [`World`] of its own and knows the database only as the type parameter `D`, so the
-//! suite is written once and the number of cases is the same everywhere. The binaries in
-//! `tests/tests/` choose the databases; [`Suite`] runs the cases and counts.
+//! A case gets a [`World`] of its own. Everything under test goes through the adapter of that
+//! world, so the suite is written once and the number of cases is the same everywhere. The
+//! binaries in `tests/tests/` choose the databases; [`Suite`] runs the cases and counts.
 
-mod backend;
 #[expect(clippy::unwrap_used, reason = "a case fails by a panic")]
 mod cases;
 mod database;
+mod observer;
 mod proxy;
 mod servers;
 #[expect(clippy::unwrap_used, reason = "a case fails by a panic")]
@@ -21,98 +21,127 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
+use highwater_proof::adapter::{self, Adapter};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Runtime;
 
-pub use backend::Backend;
-pub use database::{Database, OnMariaDb, OnMySql, OnPostgres, OnSqlite};
+pub use database::Database;
 use servers::Servers;
-pub use world::World;
+use world::World;
 
 /// The longest that one case may take.
 const CASE_LIMIT: Duration = Duration::from_secs(120);
 
 /// One line of the table of cases.
-struct Case<D: Database> {
+#[derive(Clone, Copy)]
+struct Case {
     name: &'static str,
-    run: fn(Arc<World<D>>) -> LocalBoxFuture<'static, ()>,
+    run: fn(Arc<World>) -> LocalBoxFuture<'static, ()>,
 }
 
-/// Cases against databases, and how they went.
+/// An adapter on a database.
+#[derive(Clone, Copy)]
+struct Subject {
+    adapter: &'static dyn Adapter,
+    database: &'static Database,
+}
+
+/// Cases over adapters and databases, and how they went.
 pub struct Suite {
     arguments: Arguments,
     runtime: Arc<Runtime>,
     servers: Arc<Servers>,
     skipped: BTreeMap<&'static str, String>,
     trials: Vec<Trial>,
-    tallies: Arc<Mutex<BTreeMap<&'static str, Tally>>>,
-    databases: Vec<(&'static str, Option<crate::databases::Kind>, usize)>,
+    subjects: Vec<(Subject, Arc<Mutex<Tally>>)>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Tally {
     passed: usize,
     failed: usize,
+    /// Names of cases that ask for what is not there, by the reason.
+    not_applicable: BTreeMap<&'static str, Vec<&'static str>>,
 }
 
 impl Suite {
-    /// A suite without databases; reads the arguments of a test binary.
+    /// All cases over all adapters of this build, on the databases that are chosen; reads the
+    /// arguments of a test binary.
     ///
     /// # Panics
     /// There is no runtime to be had.
-    pub fn from_arguments() -> Self {
+    pub fn from_arguments(chosen: fn(&Database) -> bool) -> Self {
         let mut arguments = Arguments::from_args();
         // The cases wait for locks and servers most of the time.
         arguments.test_threads.get_or_insert(6);
-        Self {
+        let mut suite = Self {
             arguments,
             runtime: Arc::new(Runtime::new().expect("a runtime can be started")),
             servers: Arc::default(),
             skipped: Servers::skipped(),
             trials: Vec::new(),
-            tallies: Arc::default(),
-            databases: Vec::new(),
+            subjects: Vec::new(),
+        };
+        for database in Database::ALL
+            .into_iter()
+            .filter(|database| chosen(database))
+        {
+            for adapter in adapter::all() {
+                if adapter.dialect() == database.dialect {
+                    suite.add(Subject { adapter, database });
+                }
+            }
         }
+        suite
     }
 
-    /// Adds all cases for one database.
-    #[must_use]
-    pub fn on<D: Database>(mut self) -> Self {
-        let cases = cases::all::<D>();
-        self.databases.push((D::NAME, D::SERVER, cases.len()));
-        let skip = self.skipped.contains_key(D::NAME);
-        for case in cases {
+    /// Adds all cases for one adapter on one database.
+    fn add(&mut self, subject: Subject) {
+        let tally = Arc::<Mutex<Tally>>::default();
+        let Subject { adapter, database } = subject;
+        let skip = self.skipped.contains_key(database.name);
+        for &case in cases::ALL {
             let (runtime, servers) = (self.runtime.clone(), self.servers.clone());
-            let tallies = self.tallies.clone();
-            let name = format!("{}::{}", D::NAME, case.name);
+            let tally = tally.clone();
+            let name = format!("{}/{}::{}", database.name, adapter.name(), case.name);
             let run = move || {
-                let result = runtime.block_on(run_case(case, &servers));
-                let mut tallies = tallies.lock().expect("nothing panics while it is locked");
-                let tally = tallies.entry(D::NAME).or_default();
+                let result = runtime.block_on(run_case(case, subject, &servers));
+                let mut tally = tally.lock().expect("nothing panics while it is locked");
                 match result {
-                    Ok(()) => tally.passed += 1,
+                    Ok(None) => tally.passed += 1,
+                    Ok(Some(reason)) => {
+                        tally
+                            .not_applicable
+                            .entry(reason)
+                            .or_default()
+                            .push(case.name);
+                    }
                     Err(_) => tally.failed += 1,
                 }
-                result.map_err(Failed::from)
+                result.map(drop).map_err(Failed::from)
             };
             self.trials
                 .push(Trial::test(name, run).with_ignored_flag(skip));
         }
-        self
+        self.subjects.push((subject, tally));
     }
 
-    /// Runs what the arguments select, stops the servers, and prints one line per database:
-    /// `conformance: NAME: CASES cases, PASSED passed, FAILED failed; SERVER`.
+    /// Runs what the arguments select, stops the servers, and prints one line per adapter and
+    /// database: `conformance: ADAPTER on DATABASE: CASES cases, PASSED passed, FAILED failed,
+    /// NUMBER n/a; SERVER`. What is not applicable is named before, with the reason.
     pub fn run(self) -> ExitCode {
         let listing = self.arguments.list;
         let conclusion = libtest_mimic::run(&self.arguments, self.trials);
         if listing {
             return conclusion.exit_code();
         }
-        let tallies = self.tallies.lock().expect("the cases have ended");
-        for (name, kind, cases) in self.databases {
-            let Tally { passed, failed } = tallies.get(name).copied().unwrap_or_default();
-            let detail = match (self.skipped.get(name), kind) {
+        for (Subject { adapter, database }, tally) in self.subjects {
+            let tally = tally.lock().expect("the cases have ended");
+            let subject = format!("{} on {}", adapter.name(), database.name);
+            for (reason, cases) in &tally.not_applicable {
+                println!("not applicable: {subject}: {reason}: {}", cases.join(", "));
+            }
+            let detail = match (self.skipped.get(database.name), database.server) {
                 (Some(reason), _) => format!("SKIPPED: {reason}"),
                 (None, None) => "a file".to_owned(),
                 (None, Some(kind)) => {
@@ -120,8 +149,13 @@ impl Suite {
                     server.unwrap_or_else(|| "no server".to_owned())
                 }
             };
+            let not_applicable: usize = tally.not_applicable.values().map(Vec::len).sum();
             println!(
-                "conformance: {name}: {cases} cases, {passed} passed, {failed} failed; {detail}"
+                "conformance: {subject}: {} cases, {} passed, {} failed, {not_applicable} n/a; \
+                 {detail}",
+                cases::ALL.len(),
+                tally.passed,
+                tally.failed,
             );
         }
         // Stops the servers before the process ends; the clients are gone by now.
@@ -130,12 +164,17 @@ impl Suite {
     }
 }
 
-/// Runs one case in a new world and removes the world, whatever happens.
-async fn run_case<D: Database>(case: Case<D>, servers: &Arc<Servers>) -> Result<(), String> {
-    let world = Arc::new(World::<D>::create(servers).await?);
+/// Runs one case in a new world and removes the world, whatever happens. Gives the reason if the
+/// case is not applicable.
+async fn run_case(
+    case: Case,
+    Subject { adapter, database }: Subject,
+    servers: &Servers,
+) -> Result<Option<&'static str>, String> {
+    let world = Arc::new(World::create(adapter, database, servers).await?);
     let run = AssertUnwindSafe((case.run)(world.clone())).catch_unwind();
     let result = match tokio::time::timeout(CASE_LIMIT, run).await {
-        Ok(Ok(())) => Ok(()),
+        Ok(Ok(())) => Ok(world.why_not_applicable()),
         Ok(Err(panic)) => Err(said(&*panic)),
         Err(_) => Err(format!("not done after {CASE_LIMIT:?}")),
     };
@@ -146,7 +185,8 @@ async fn run_case<D: Database>(case: Case<D>, servers: &Arc<Servers>) -> Result<
         Err(_) if result.is_err() => Ok(()),
         Err(_) => Err("the case left a task behind".to_owned()),
     };
-    result.and(removed)
+    let said = result?;
+    removed.map(|()| said)
 }
 
 /// The text of a panic.

@@ -1,20 +1,24 @@
 //! The small world of one case: its own database, with stock in it and an observer beside it.
 //!
-//! Every case gets a fresh one. The observer is a pool of its own: what it sees is committed.
+//! Every case gets a fresh one. Everything under test goes through the adapter's source; the
+//! observer is a pool of sqlx's, and what it sees is committed.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use highwater_fencing::sqlx::Fenced;
-use highwater_fencing::{Domain, Fence, FenceKey, FencingToken, TableName};
-use sqlx::pool::PoolOptions;
-use sqlx::{Error, Pool};
+use highwater_fencing::{
+    Configured, Domain, Fence, FenceKey, FenceOptions, FencingToken, TableName,
+};
+use highwater_proof::adapter::{
+    Abilities, Adapter, Body, BoxError, Dialect, DriverError, Source, Statements, Tx, Verdict, body,
+};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
-use super::backend::Backend;
 use super::database::Database;
+use super::observer::Observer;
 use super::servers::Servers;
 use crate::databases::Kind;
 use crate::wait::eventually;
@@ -24,15 +28,19 @@ pub(super) const STOCK: i64 = 100;
 /// How long a case waits for something that must happen.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
-/// One case's own database.
-#[derive(Debug)]
-pub struct World<D: Database> {
-    /// The pool that fenced transactions use.
-    pub pool: Pool<D::Db>,
+/// One case's own database, and the adapter under test.
+pub(super) struct World {
+    /// The adapter under test.
+    pub adapter: &'static dyn Adapter,
+    /// What is known of the database.
+    pub database: &'static Database,
+    /// The connections that fenced transactions use.
+    pub source: Arc<dyn Source>,
     /// A pool that only looks.
-    pub observer: Pool<D::Db>,
+    pub observer: Observer,
     url: String,
     home: Home,
+    not_applicable: OnceLock<&'static str>,
 }
 
 /// Where the database lies.
@@ -46,14 +54,17 @@ enum Home {
     },
 }
 
-impl<D: Database> World<D> {
+impl World {
     /// A new database with the table of marks, and 100 apples, pears and plums.
-    pub(super) async fn create(servers: &Arc<Servers>) -> Result<Self, String> {
+    pub(super) async fn create(
+        adapter: &'static dyn Adapter,
+        database: &'static Database,
+        servers: &Servers,
+    ) -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let text = |error: Error| error.to_string();
-        let (url, home) = match D::SERVER {
+        let (url, home) = match database.server {
             None => {
-                let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+                let folder = tempfile::tempdir().map_err(text)?;
                 let url = format!("sqlite://{}/stock.db?mode=rwc", folder.path().display());
                 (url, Home::File(folder))
             }
@@ -66,32 +77,34 @@ impl<D: Database> World<D> {
                 (url, Home::Server { kind, admin, name })
             }
         };
-        let observer = connect::<D>(&url, 4).await.map_err(text)?;
-        let world = Self {
-            pool: connect::<D>(&url, 8).await.map_err(text)?,
+        let observer = Observer::connect(database.dialect, &url, 4).await;
+        let observer = observer.map_err(text)?;
+        if database.server.is_none() {
+            let wal = observer.run("PRAGMA journal_mode = WAL").await;
+            wal.map_err(text)?;
+        }
+        let migrated = observer.migrate(&TableName::DEFAULT).await;
+        migrated.map_err(|error| format!("{error:?}"))?;
+        let stock = format!(
+            "CREATE TABLE stock (sku VARCHAR(60) NOT NULL PRIMARY KEY, quantity BIGINT NOT NULL); \
+             INSERT INTO stock VALUES ('apple', {STOCK}), ('pear', {STOCK}), ('plum', {STOCK})"
+        );
+        observer.run(&stock).await.map_err(text)?;
+        Ok(Self {
+            adapter,
+            database,
+            source: adapter.open(&url, 8).await.map_err(text)?,
             observer,
             url,
             home,
-        };
-        if D::SERVER.is_none() {
-            world.run("PRAGMA journal_mode = WAL").await;
-        }
-        let migrated = D::Db::migrate(&world.pool, &TableName::DEFAULT).await;
-        migrated.map_err(|error| format!("{error:?}"))?;
-        world
-            .run("CREATE TABLE stock (sku VARCHAR(60) NOT NULL PRIMARY KEY, quantity BIGINT NOT NULL)")
-            .await;
-        for sku in ["apple", "pear", "plum"] {
-            let sql = format!("INSERT INTO stock VALUES ('{sku}', {STOCK})");
-            world.run(&sql).await;
-        }
-        Ok(world)
+            not_applicable: OnceLock::new(),
+        })
     }
 
     /// Removes the database.
     pub(super) async fn remove(self) -> Result<(), String> {
         let close = async {
-            self.pool.close().await;
+            self.source.close().await;
             self.observer.close().await;
         };
         // A case that failed may still hold a connection; the database goes all the same.
@@ -105,78 +118,165 @@ impl<D: Database> World<D> {
         }
     }
 
+    /// Says that the case asks for something that the adapter or the database does not have. It is
+    /// then counted apart.
+    pub(super) fn not_applicable(&self, reason: &'static str) {
+        self.not_applicable.get_or_init(|| reason);
+    }
+
+    /// Why the case asked for nothing, if so.
+    pub(super) fn why_not_applicable(&self) -> Option<&'static str> {
+        self.not_applicable.get().copied()
+    }
+
+    /// What the adapter can do.
+    pub(super) fn abilities(&self) -> Abilities {
+        self.adapter.abilities()
+    }
+
+    /// Whether a write that follows a *raw* `COMMIT` or `ROLLBACK` is kept by autocommit.
+    pub(super) fn keeps_late_writes(&self) -> bool {
+        self.database.keeps_late_writes || self.is_unguarded_file()
+    }
+
+    /// SQLite without a commit hook: after a silent end nothing stops autocommit.
+    pub(super) fn is_unguarded_file(&self) -> bool {
+        self.database.dialect == Dialect::Sqlite && !self.abilities().vetoes
+    }
+
     /// The URL of the database.
-    pub fn url(&self) -> &str {
+    pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Another pool for the same database.
-    pub async fn another_pool(&self, connections: u32) -> Pool<D::Db> {
-        connect::<D>(&self.url, connections).await.unwrap()
+    /// Other connections of the same adapter to the same database.
+    pub(super) async fn another_source(&self, connections: u32) -> Arc<dyn Source> {
+        self.source_at(&self.url, connections).await
     }
 
-    /// Runs SQL that must succeed.
-    pub async fn run(&self, sql: &str) -> u64 {
-        let done = D::Db::run(&self.pool, sql).await;
-        done.unwrap_or_else(|error| panic!("{sql}: {error}"))
+    /// Connections of the same adapter to the database of another URL.
+    pub(super) async fn source_at(&self, url: &str, connections: u32) -> Arc<dyn Source> {
+        self.adapter.open(url, connections).await.unwrap()
+    }
+
+    /// Runs SQL that must succeed, through the adapter's driver.
+    pub(super) async fn run(&self, sql: &str) {
+        let done = self.source.run(sql).await;
+        done.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
+    /// Begins a fenced transaction that must be admitted.
+    pub(super) async fn begin(&self, fence: &Configured) -> Box<dyn Tx> {
+        let begun = self.source.begin(fence).await;
+        begun.unwrap_or_else(|error| panic!("{fence:?}: {error:?}"))
+    }
+
+    /// Begins and commits: raises the marks of the fence.
+    pub(super) async fn raise(&self, fence: &Configured) {
+        self.begin(fence).await.commit().await.unwrap();
+    }
+
+    /// Begins a fenced transaction that must be refused.
+    pub(super) async fn refusal(&self, fence: &Configured) -> Verdict {
+        match self.source.begin(fence).await {
+            Ok(_) => panic!("admitted: {fence:?}"),
+            Err(verdict) => verdict,
+        }
+    }
+
+    /// The closure form, for bodies whose errors are verdicts or the driver's.
+    pub(super) async fn transaction(&self, fence: &Configured, body: Body) -> Result<i64, Verdict> {
+        let done = self.source.transaction(fence, body).await;
+        done.map_err(verdict)
+    }
+
+    /// Deducts from a sku behind the fence, with the closure form.
+    pub(super) async fn sell(
+        &self,
+        fence: &Configured,
+        sku: &'static str,
+        amount: i64,
+    ) -> Result<i64, Verdict> {
+        self.transaction(fence, selling(sku, amount)).await
+    }
+
+    /// What each form that the adapter has says to this fence. What is admitted is rolled back.
+    pub(super) async fn verdicts(&self, fence: &Configured) -> Vec<Result<(), Verdict>> {
+        async fn end(begun: Result<Box<dyn Tx>, Verdict>) -> Result<(), Verdict> {
+            begun?.rollback().await
+        }
+        let empty = body(|_tx| Box::pin(async { Ok(0) }));
+        let mut verdicts = vec![
+            end(self.source.begin(fence).await).await,
+            self.transaction(fence, empty).await.map(drop),
+        ];
+        if self.abilities().lends {
+            verdicts.push(end(self.source.begin_on("", fence).await).await);
+        }
+        if self.abilities().joins {
+            verdicts.push(end(self.source.admit("", fence).await).await);
+        }
+        verdicts
     }
 
     /// Reads a number that must be there, as another session sees it.
-    pub async fn number(&self, sql: &str) -> i64 {
-        let number = D::Db::number(&self.observer, sql).await;
+    pub(super) async fn number(&self, sql: &str) -> i64 {
+        let number = self.observer.number(sql).await;
         let number = number.unwrap_or_else(|error| panic!("{sql}: {error}"));
         number.unwrap_or_else(|| panic!("no row: {sql}"))
     }
 
     /// The committed quantity of a sku.
-    pub async fn quantity(&self, sku: &str) -> i64 {
+    pub(super) async fn quantity(&self, sku: &str) -> i64 {
         let sql = format!("SELECT quantity FROM stock WHERE sku = '{sku}'");
         self.number(&sql).await
     }
 
     /// The committed mark of a key.
-    pub async fn mark(&self, key: impl AsRef<[u8]>) -> Option<u64> {
+    pub(super) async fn mark(&self, key: impl AsRef<[u8]>) -> Option<u64> {
         self.mark_in("highwater_fence", "token", key).await
     }
 
     /// A committed column of the mark of a key, in some table.
-    pub async fn mark_in(&self, table: &str, column: &str, key: impl AsRef<[u8]>) -> Option<u64> {
-        let key = D::Db::bytes(key.as_ref());
+    pub(super) async fn mark_in(
+        &self,
+        table: &str,
+        column: &str,
+        key: impl AsRef<[u8]>,
+    ) -> Option<u64> {
+        let bytes = self.database.bytes(key.as_ref());
         // MySQL's column is unsigned; the suite reads it as what every database has.
-        let cast = if D::Db::KEY.starts_with('`') {
-            "SIGNED"
-        } else {
-            "BIGINT"
+        let cast = match self.database.dialect {
+            Dialect::MySql => "SIGNED",
+            Dialect::Postgres | Dialect::Sqlite => "BIGINT",
         };
-        let sql = format!(
-            "SELECT CAST({column} AS {cast}) FROM {table} WHERE {} = {key}",
-            D::Db::KEY
-        );
-        let mark = D::Db::number(&self.observer, &sql).await.unwrap();
+        let key = self.database.key();
+        let sql = format!("SELECT CAST({column} AS {cast}) FROM {table} WHERE {key} = {bytes}");
+        let mark = self.observer.number(&sql).await.unwrap();
         mark.map(|mark| u64::try_from(mark).unwrap())
     }
 
     /// Asks the server about its sessions, and not too often.
     async fn sessions(&self, sql: &str) -> i64 {
         static ASKED: Mutex<()> = Mutex::const_new(());
-        if D::STALE_FOR.is_zero() {
+        if self.database.stale_for.is_zero() {
             return self.number(sql).await;
         }
         let _alone = ASKED.lock().await;
-        tokio::time::sleep(D::STALE_FOR).await;
+        tokio::time::sleep(self.database.stale_for).await;
         self.number(sql).await
     }
 
     /// Waits until some session waits for a lock; where that cannot be asked, until it is likely.
     ///
     /// The cases hold either way: this only makes sure that the interleaving they name happens.
-    pub async fn until_somebody_waits(&self) {
+    pub(super) async fn until_somebody_waits(&self) {
         self.until_waiting(1).await;
     }
 
     /// The same for a number of sessions.
-    pub async fn until_waiting(&self, sessions: i64) {
-        let Some(sql) = D::WAITING else {
+    pub(super) async fn until_waiting(&self, sessions: i64) {
+        let Some(sql) = self.database.waiting else {
             return tokio::time::sleep(Duration::from_millis(60)).await;
         };
         eventually("sessions wait for a lock", PATIENCE, async || {
@@ -186,8 +286,8 @@ impl<D: Database> World<D> {
     }
 
     /// Waits until no session is left inside a transaction.
-    pub async fn until_nobody_is_in_a_transaction(&self) {
-        let Some(sql) = D::IDLE_IN_TRANSACTION else {
+    pub(super) async fn until_nobody_is_in_a_transaction(&self) {
+        let Some(sql) = self.database.idle_in_transaction else {
             return;
         };
         eventually("no transaction is left open", PATIENCE, async || {
@@ -197,10 +297,17 @@ impl<D: Database> World<D> {
     }
 }
 
-async fn connect<D: Database>(url: &str, connections: u32) -> Result<Pool<D::Db>, Error> {
-    let options = PoolOptions::<D::Db>::new();
-    let options = options.max_connections(connections);
-    options.acquire_timeout(PATIENCE).connect(url).await
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World")
+            .field("adapter", &self.adapter.name())
+            .field("home", &self.home)
+            .finish_non_exhaustive()
+    }
+}
+
+fn text(error: impl fmt::Display) -> String {
+    error.to_string()
 }
 
 /// The domain that the cases use.
@@ -213,22 +320,48 @@ pub(super) fn token(number: u64) -> FencingToken {
     FencingToken::new(number).unwrap()
 }
 
-/// The fence of one key in the domain of the cases.
-pub(super) fn fence(key: impl AsRef<[u8]>, number: u64) -> Fence {
+/// The fence of one key in the domain of the cases, without options.
+pub(super) fn bare(key: impl AsRef<[u8]>, number: u64) -> Fence {
     Fence::new(domain(), FenceKey::new(key).unwrap(), token(number))
+}
+
+/// The same with the options that are the default.
+pub(super) fn fence(key: impl AsRef<[u8]>, number: u64) -> Configured {
+    FenceOptions::new().apply(bare(key, number))
+}
+
+/// The verdict in what the closure form returned; an error of the driver counts as one.
+pub(super) fn verdict(error: BoxError) -> Verdict {
+    let error = match error.downcast::<Verdict>() {
+        Ok(verdict) => return *verdict,
+        Err(error) => error,
+    };
+    match error.downcast::<DriverError>() {
+        Ok(error) => Verdict::Database(*error),
+        Err(error) => panic!("neither a verdict nor an error of the driver: {error:?}"),
+    }
 }
 
 /// Takes from the stock what is there behind the fence, the way an application does: it reads, and
 /// then writes what it computed.
-pub(super) async fn deduct<D: Database>(
-    tx: &mut Fenced<'_, D::Db>,
+pub(super) async fn deduct(
+    tx: &mut dyn Statements,
     sku: &str,
     amount: i64,
-) -> Result<i64, Error> {
+) -> Result<i64, DriverError> {
     let read = format!("SELECT quantity FROM stock WHERE sku = '{sku}'");
-    let left = D::Db::number_in(tx, &read).await?;
-    let left = left.ok_or(Error::RowNotFound)? - amount;
-    let write = format!("UPDATE stock SET quantity = {left} WHERE sku = '{sku}'");
-    D::Db::run_in(tx, &write).await?;
+    let left = tx.number(&read).await?;
+    let left = left.ok_or(DriverError::text("no such sku"))? - amount;
+    tx.run(&set(sku, left)).await?;
     Ok(left)
+}
+
+/// A body that deducts.
+pub(super) fn selling(sku: &'static str, amount: i64) -> Body {
+    body(move |tx| Box::pin(async move { Ok(deduct(tx, sku, amount).await?) }))
+}
+
+/// Sets the quantity of a sku.
+pub(super) fn set(sku: &str, quantity: i64) -> String {
+    format!("UPDATE stock SET quantity = {quantity} WHERE sku = '{sku}'")
 }

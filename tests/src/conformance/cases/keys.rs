@@ -2,17 +2,14 @@
 
 use std::sync::Arc;
 
-use highwater_fencing::sqlx::{FenceError, SqlxFence as _};
-use highwater_fencing::{Fence, FenceKey, Key};
+use highwater_fencing::{Fence, FenceKey, FenceOptions, Key, Mark};
+use highwater_proof::adapter::Verdict;
 
-use crate::conformance::database::Database;
 use crate::conformance::world::{World, domain, fence, token};
 
 /// Raises the mark of the key, and checks that the table has exactly this key for it.
-async fn raise<D: Database>(world: &World<D>, key: &[u8], number: u64) {
-    let tx = fence(key, number).begin(&world.pool).await;
-    let tx = tx.unwrap_or_else(|error| panic!("{}: {error:?}", key.escape_ascii()));
-    tx.commit().await.unwrap();
+async fn raise(world: &World, key: &[u8], number: u64) {
+    world.raise(&fence(key, number)).await;
     assert_eq!(
         world.mark(key).await,
         Some(number),
@@ -22,7 +19,7 @@ async fn raise<D: Database>(world: &World<D>, key: &[u8], number: u64) {
 }
 
 /// Gives each key a mark of its own, and then finds every one as it was left.
-async fn stay_apart<D: Database>(world: &World<D>, keys: &[Vec<u8>]) {
+async fn stay_apart(world: &World, keys: &[Vec<u8>]) {
     for (key, number) in keys.iter().zip(10..) {
         raise(world, key, number).await;
     }
@@ -33,12 +30,12 @@ async fn stay_apart<D: Database>(world: &World<D>, keys: &[Vec<u8>]) {
             "{}",
             key.escape_ascii()
         );
-        let refused = fence(key, number - 1).begin(&world.pool).await;
-        let Err(FenceError::Stale {
+        let refused = world.refusal(&fence(key, number - 1)).await;
+        let Verdict::Stale {
             key: named,
             highest,
             ..
-        }) = refused
+        } = refused
         else {
             panic!("{}: {refused:?}", key.escape_ascii());
         };
@@ -49,7 +46,7 @@ async fn stay_apart<D: Database>(world: &World<D>, keys: &[Vec<u8>]) {
     assert_eq!(rows, i64::try_from(keys.len()).unwrap());
 }
 
-pub(super) async fn every_byte_makes_its_own_key<D: Database>(world: Arc<World<D>>) {
+pub(super) async fn every_byte_makes_its_own_key(world: Arc<World>) {
     // In several fences, because that is 256 keys; each byte in the middle and alone.
     let mut marks = Vec::new();
     for byte in 0..=u8::MAX {
@@ -57,18 +54,12 @@ pub(super) async fn every_byte_makes_its_own_key<D: Database>(world: Arc<World<D
         marks.push((vec![b'a', byte, b'z'], u64::from(byte) + 1000));
     }
     for chunk in marks.chunks(64) {
-        let chunk = chunk.iter().map(|(key, number)| highwater_fencing::Mark {
+        let chunk = chunk.iter().map(|(key, number)| Mark {
             key: FenceKey::new(key).unwrap(),
             token: token(*number),
         });
         let fence = Fence::from_marks(domain(), chunk).unwrap();
-        fence
-            .begin(&world.pool)
-            .await
-            .unwrap()
-            .commit()
-            .await
-            .unwrap();
+        world.raise(&FenceOptions::new().apply(fence)).await;
     }
     for (key, number) in &marks {
         assert_eq!(
@@ -84,7 +75,7 @@ pub(super) async fn every_byte_makes_its_own_key<D: Database>(world: Arc<World<D
     );
 }
 
-pub(super) async fn awkward_keys_are_stored_as_they_are<D: Database>(world: Arc<World<D>>) {
+pub(super) async fn awkward_keys_are_stored_as_they_are(world: Arc<World>) {
     let texts = [
         "'",
         "''",
@@ -149,10 +140,8 @@ pub(super) async fn awkward_keys_are_stored_as_they_are<D: Database>(world: Arc<
     stay_apart(&world, &keys).await;
 }
 
-pub(super) async fn keys_that_differ_only_in_case_padding_or_normalisation_are_different<
-    D: Database,
->(
-    world: Arc<World<D>>,
+pub(super) async fn keys_that_differ_only_in_case_padding_or_normalisation_are_different(
+    world: Arc<World>,
 ) {
     let keys: [&[u8]; 22] = [
         b"stock",
@@ -181,7 +170,7 @@ pub(super) async fn keys_that_differ_only_in_case_padding_or_normalisation_are_d
     stay_apart(&world, &keys.map(<[u8]>::to_vec)).await;
 }
 
-pub(super) async fn the_longest_keys_work<D: Database>(world: Arc<World<D>>) {
+pub(super) async fn the_longest_keys_work(world: Arc<World>) {
     let name = "ü".repeat(Key::MAX_BYTES / 2);
     let longest_name = FenceKey::from(Key::new(&name).unwrap());
     let slot = FenceKey::slot(&Key::new(&name).unwrap(), u32::MAX);

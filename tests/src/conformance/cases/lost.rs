@@ -8,73 +8,56 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use highwater_fencing::TableName;
-use highwater_fencing::sqlx::{FenceError, SqlxFence as _};
-use sqlx::Pool;
-use sqlx::pool::PoolOptions;
+use highwater_proof::adapter::{Verdict, body};
 
-use crate::conformance::backend::Backend;
-use crate::conformance::database::Database;
+use crate::conformance::observer::Observer;
 use crate::conformance::proxy::Proxy;
 use crate::conformance::world::{PATIENCE, STOCK, World, deduct, fence};
 use crate::wait::eventually;
 
 const KEY: &str = "stock/apple";
 
-pub(super) async fn a_connection_lost_before_the_commit_is_no_success<D: Database>(
-    world: Arc<World<D>>,
-) {
-    let Some(session) = D::SESSION else {
+pub(super) async fn a_connection_lost_before_the_commit_is_no_success(world: Arc<World>) {
+    let Some(session) = world.database.session else {
         return a_commit_kept_from_its_lock_is_no_success(&world, true).await;
     };
-    let mut tx = fence(KEY, 5).begin(&world.pool).await.unwrap();
-    deduct::<D>(&mut tx, "apple", 10).await.unwrap();
-    let session = D::Db::number_in(&mut tx, session).await.unwrap().unwrap();
-    world.run(&D::kill(session)).await;
+    let mut tx = world.begin(&fence(KEY, 5)).await;
+    deduct(&mut *tx, "apple", 10).await.unwrap();
+    let session = tx.number(session).await.unwrap().unwrap();
+    let kill = world.database.kill(session);
+    world.observer.run(&kill).await.unwrap();
     world.until_nobody_is_in_a_transaction().await;
     let refused = tx.commit().await;
     assert!(
-        matches!(
-            refused,
-            Err(FenceError::Unknown(_) | FenceError::Database(_))
-        ),
+        matches!(refused, Err(Verdict::Unknown(_) | Verdict::Database(_))),
         "{refused:?}"
     );
     assert_eq!(world.quantity("apple").await, STOCK);
     assert_eq!(world.mark(KEY).await, None);
     // The pool has noticed, and goes on with a new connection.
-    fence(KEY, 5)
-        .begin(&world.pool)
-        .await
-        .unwrap()
-        .commit()
-        .await
-        .unwrap();
+    world.raise(&fence(KEY, 5)).await;
 }
 
-pub(super) async fn a_commit_whose_answer_is_lost_is_no_success<D: Database>(world: Arc<World<D>>) {
-    if D::SERVER.is_none() {
+pub(super) async fn a_commit_whose_answer_is_lost_is_no_success(world: Arc<World>) {
+    if world.database.server.is_none() {
         return a_commit_kept_from_its_lock_is_no_success(&world, false).await;
     }
     let (proxy, url) = Proxy::start(world.url(), Duration::ZERO).await.unwrap();
     let proxy = Arc::new(proxy);
-    let pool = PoolOptions::<D::Db>::new()
-        .max_connections(1)
-        .connect(&url)
-        .await
-        .unwrap();
+    let source = world.source_at(&url, 1).await;
     let attempts = Arc::new(AtomicU32::new(0));
     let commit = {
-        let (pool, proxy, attempts) = (pool.clone(), proxy.clone(), attempts.clone());
-        tokio::spawn(async move {
-            fence(KEY, 5)
-                .transaction(&pool, async |tx| {
-                    attempts.fetch_add(1, Ordering::SeqCst);
-                    deduct::<D>(tx, "apple", 10).await?;
-                    proxy.swallow_answers();
-                    Ok::<_, FenceError>(())
-                })
-                .await
-        })
+        let (source, proxy, attempts) = (source.clone(), proxy.clone(), attempts.clone());
+        let body = body(move |tx| {
+            let (proxy, attempts) = (proxy.clone(), attempts.clone());
+            Box::pin(async move {
+                attempts.fetch_add(1, Ordering::SeqCst);
+                deduct(tx, "apple", 10).await?;
+                proxy.swallow_answers();
+                Ok(0)
+            })
+        });
+        tokio::spawn(async move { source.transaction(&fence(KEY, 5), body).await })
     };
     eventually("the commit reached the server", PATIENCE, async || {
         (world.quantity("apple").await == STOCK - 10).then_some(())
@@ -82,11 +65,9 @@ pub(super) async fn a_commit_whose_answer_is_lost_is_no_success<D: Database>(wor
     .await;
     assert!(!commit.is_finished(), "it answered without an answer");
     proxy.cut();
-    let refused = commit.await.unwrap();
-    assert!(
-        matches!(refused, Err(FenceError::Unknown(_))),
-        "{refused:?}"
-    );
+    let refused = commit.await.unwrap().unwrap_err();
+    let refused = refused.downcast_ref::<Verdict>();
+    assert!(matches!(refused, Some(Verdict::Unknown(_))), "{refused:?}");
     assert_eq!(
         attempts.load(Ordering::SeqCst),
         1,
@@ -94,65 +75,49 @@ pub(super) async fn a_commit_whose_answer_is_lost_is_no_success<D: Database>(wor
     );
     assert_eq!(world.quantity("apple").await, STOCK - 10);
     drop(proxy);
-    let closed = tokio::time::timeout(PATIENCE, pool.close()).await;
+    let closed = tokio::time::timeout(PATIENCE, source.close()).await;
     closed.expect("the lost connection is not kept");
 }
 
 /// In a rollback journal a reader keeps a commit from its lock. In the end it gives up, or the
 /// reader does.
-async fn a_commit_kept_from_its_lock_is_no_success<D: Database>(world: &World<D>, gives_up: bool) {
+async fn a_commit_kept_from_its_lock_is_no_success(world: &World, gives_up: bool) {
     let url = world.url().replace("stock.db", "journal.db");
-    let pool: Pool<D::Db> = PoolOptions::new()
-        .max_connections(1)
-        .connect(&url)
-        .await
-        .unwrap();
-    let patience = if gives_up { 50 } else { 10_000 };
-    D::Db::run(&pool, &format!("PRAGMA busy_timeout = {patience}"))
-        .await
-        .unwrap();
-    D::Db::migrate(&pool, &TableName::DEFAULT).await.unwrap();
+    let observer = Observer::connect(world.database.dialect, &url, 2).await;
+    let observer = observer.unwrap();
+    observer.migrate(&TableName::DEFAULT).await.unwrap();
     let table = "CREATE TABLE stock (sku TEXT PRIMARY KEY, quantity BIGINT NOT NULL); \
                  INSERT INTO stock VALUES ('apple', 100)";
-    D::Db::run(&pool, table).await.unwrap();
+    observer.run(table).await.unwrap();
+    let source = world.source_at(&url, 1).await;
     let read = "SELECT quantity FROM stock WHERE sku = 'apple'";
 
-    let readers: Pool<D::Db> = PoolOptions::new()
-        .max_connections(1)
-        .connect(&url)
-        .await
-        .unwrap();
-    let mut reader = readers.acquire().await.unwrap();
-    D::Db::run_on(&mut reader, "BEGIN").await.unwrap();
-    D::Db::number_on(&mut reader, read).await.unwrap();
+    let mut reader = observer.session().await.unwrap();
+    reader.run("BEGIN").await.unwrap();
+    reader.number(read).await.unwrap();
 
-    let mut tx = fence(KEY, 5).begin(&pool).await.unwrap();
-    deduct::<D>(&mut tx, "apple", 10).await.unwrap();
+    let mut tx = source.begin(&fence(KEY, 5)).await.unwrap();
+    let patience = if gives_up { 50 } else { 10_000 };
+    let patience = format!("PRAGMA busy_timeout = {patience}");
+    tx.run_past(&patience).await.unwrap();
+    deduct(&mut *tx, "apple", 10).await.unwrap();
     let commit = tokio::spawn(tx.commit());
     if gives_up {
         let refused = commit.await.unwrap();
-        assert!(
-            matches!(refused, Err(FenceError::Database(_))),
-            "{refused:?}"
-        );
-        D::Db::run_on(&mut reader, "COMMIT").await.unwrap();
-        assert_eq!(
-            D::Db::number_on(&mut reader, read).await.unwrap(),
-            Some(STOCK)
-        );
+        assert!(matches!(refused, Err(Verdict::Database(_))), "{refused:?}");
+        reader.run("COMMIT").await.unwrap();
+        assert_eq!(reader.number(read).await.unwrap(), Some(STOCK));
         // Nothing is stuck: the same connection can do it again.
-        let mut tx = fence(KEY, 5).begin(&pool).await.unwrap();
-        deduct::<D>(&mut tx, "apple", 10).await.unwrap();
+        let mut tx = source.begin(&fence(KEY, 5)).await.unwrap();
+        deduct(&mut *tx, "apple", 10).await.unwrap();
         tx.commit().await.unwrap();
     } else {
         // It waits, and neither success nor failure is claimed while it does.
         tokio::time::sleep(Duration::from_millis(150)).await;
         assert!(!commit.is_finished());
-        D::Db::run_on(&mut reader, "COMMIT").await.unwrap();
+        reader.run("COMMIT").await.unwrap();
         commit.await.unwrap().unwrap();
     }
-    assert_eq!(
-        D::Db::number_on(&mut reader, read).await.unwrap(),
-        Some(STOCK - 10)
-    );
+    assert_eq!(reader.number(read).await.unwrap(), Some(STOCK - 10));
+    source.close().await;
 }

@@ -14,18 +14,15 @@ mod stale;
 mod steps;
 
 use super::Case;
-use super::database::Database;
 
 /// Builds the table: each name is an `async fn` of that module which takes the world.
 macro_rules! table {
     ($($module:ident: $($name:ident),+ $(,)?;)+) => {
-        /// All cases, for one database.
-        pub(super) fn all<D: Database>() -> Vec<Case<D>> {
-            vec![$($(Case {
-                name: concat!(stringify!($module), "::", stringify!($name)),
-                run: |world| Box::pin($module::$name(world)),
-            },)+)+]
-        }
+        /// All cases.
+        pub(super) const ALL: &[Case] = &[$($(Case {
+            name: concat!(stringify!($module), "::", stringify!($name)),
+            run: |world| Box::pin($module::$name(world)),
+        },)+)+];
     };
 }
 

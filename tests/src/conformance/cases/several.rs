@@ -4,15 +4,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use highwater_fencing::sqlx::{FenceError, Fenced, SqlxFence as _};
-use highwater_fencing::{Fence, FenceKey, FenceOptions, Mark};
+use highwater_fencing::{Configured, Fence, FenceKey, FenceOptions, Mark};
+use highwater_proof::adapter::{DriverError, Statements, Verdict, body};
 use tokio::sync::Barrier;
 
-use crate::conformance::backend::Backend;
-use crate::conformance::database::Database;
 use crate::conformance::world::{STOCK, World, deduct, domain, fence, token};
 
-fn fence_of(marks: &[(&str, u64)]) -> Fence {
+fn bare_of(marks: &[(&str, u64)]) -> Fence {
     let marks = marks.iter().map(|(key, number)| Mark {
         key: FenceKey::new(key).unwrap(),
         token: token(*number),
@@ -20,54 +18,33 @@ fn fence_of(marks: &[(&str, u64)]) -> Fence {
     Fence::from_marks(domain(), marks).unwrap()
 }
 
-pub(super) async fn all_keys_are_admitted_or_none<D: Database>(world: Arc<World<D>>) {
-    fence("pear", 7)
-        .begin(&world.pool)
-        .await
-        .unwrap()
-        .commit()
-        .await
-        .unwrap();
+fn fence_of(marks: &[(&str, u64)]) -> Configured {
+    FenceOptions::new().apply(bare_of(marks))
+}
+
+pub(super) async fn all_keys_are_admitted_or_none(world: Arc<World>) {
+    world.raise(&fence("pear", 7)).await;
     for pear in [6, 1] {
         let fence = fence_of(&[("apple", 5), ("pear", pear), ("plum", 5)]);
-        let refused = fence.begin(&world.pool).await;
-        assert!(
-            matches!(refused, Err(FenceError::Stale { .. })),
-            "{refused:?}"
-        );
+        for refused in world.verdicts(&fence).await {
+            assert!(matches!(refused, Err(Verdict::Stale { .. })), "{refused:?}");
+        }
         assert_eq!(world.mark("apple").await, None);
         assert_eq!(world.mark("plum").await, None);
         assert_eq!(world.mark("pear").await, Some(7));
     }
     let fence = fence_of(&[("apple", 5), ("pear", 7), ("plum", 6)]);
-    fence
-        .begin(&world.pool)
-        .await
-        .unwrap()
-        .commit()
-        .await
-        .unwrap();
+    world.raise(&fence).await;
     assert_eq!(world.mark("apple").await, Some(5));
     assert_eq!(world.mark("pear").await, Some(7));
     assert_eq!(world.mark("plum").await, Some(6));
 }
 
-pub(super) async fn one_stale_key_among_many_is_named<D: Database>(world: Arc<World<D>>) {
-    fence("pear", 7)
-        .begin(&world.pool)
-        .await
-        .unwrap()
-        .commit()
-        .await
-        .unwrap();
+pub(super) async fn one_stale_key_among_many_is_named(world: Arc<World>) {
+    world.raise(&fence("pear", 7)).await;
     let both = fence_of(&[("apple", 5), ("pear", 6), ("plum", 5)]);
-    for refused in [
-        both.begin(&world.pool).await.map(drop),
-        both.admit(world.pool.begin().await.unwrap())
-            .await
-            .map(drop),
-    ] {
-        let Err(FenceError::Stale {
+    for refused in world.verdicts(&both).await {
+        let Err(Verdict::Stale {
             key,
             offered,
             highest,
@@ -80,28 +57,20 @@ pub(super) async fn one_stale_key_among_many_is_named<D: Database>(world: Arc<Wo
     }
 }
 
-pub(super) async fn sixteen_keys_fit_in_one_fence<D: Database>(world: Arc<World<D>>) {
+pub(super) async fn sixteen_keys_fit_in_one_fence(world: Arc<World>) {
     let keys: Vec<String> = (0..16).map(|number| format!("{number:0>128}")).collect();
     let marks: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), 3)).collect();
     for _ in 0..2 {
         let fence = fence_of(&marks);
-        fence
-            .begin(&world.pool)
-            .await
-            .unwrap()
-            .commit()
-            .await
-            .unwrap();
+        world.raise(&fence).await;
     }
     for key in &keys {
         assert_eq!(world.mark(key).await, Some(3));
     }
 }
 
-pub(super) async fn opposite_orders_from_many_tasks_reach_the_caller_without_a_deadlock<
-    D: Database,
->(
-    world: Arc<World<D>>,
+pub(super) async fn opposite_orders_from_many_tasks_reach_the_caller_without_a_deadlock(
+    world: Arc<World>,
 ) {
     const TASKS: i64 = 12;
     const ROUNDS: i64 = 8;
@@ -119,18 +88,19 @@ pub(super) async fn opposite_orders_from_many_tasks_reach_the_caller_without_a_d
                     }
                     let fence =
                         fence_of(&mine[..2].iter().map(|key| (*key, 5)).collect::<Vec<_>>());
-                    fence
-                        .transaction(&world.pool, async |tx| {
-                            // Business rows in the same order as the fence.
-                            let mut skus = [mine[0], mine[1]];
-                            skus.sort_unstable();
+                    // Business rows in the same order as the fence.
+                    let mut skus = [mine[0], mine[1]];
+                    skus.sort_unstable();
+                    let body = body(move |tx| {
+                        Box::pin(async move {
                             for sku in skus {
-                                deduct::<D>(tx, sku, 1).await?;
+                                deduct(tx, sku, 1).await?;
                             }
-                            Ok::<_, FenceError>(())
+                            Ok(0)
                         })
-                        .await
-                        .unwrap_or_else(|error| panic!("task {task}, round {round}: {error:?}"));
+                    });
+                    let done = world.transaction(&fence, body).await;
+                    done.unwrap_or_else(|error| panic!("task {task}, round {round}: {error:?}"));
                 }
             })
         })
@@ -145,18 +115,10 @@ pub(super) async fn opposite_orders_from_many_tasks_reach_the_caller_without_a_d
     assert_eq!(left, 3 * STOCK - 2 * TASKS * ROUNDS, "an update was lost");
 }
 
-pub(super) async fn opposite_orders_do_not_deadlock_even_without_a_retry<D: Database>(
-    world: Arc<World<D>>,
-) {
+pub(super) async fn opposite_orders_do_not_deadlock_even_without_a_retry(world: Arc<World>) {
     let keys = ["apple", "pear", "plum", "quince"];
     let marks = keys.map(|key| (key, 5));
-    fence_of(&marks)
-        .begin(&world.pool)
-        .await
-        .unwrap()
-        .commit()
-        .await
-        .unwrap();
+    world.raise(&fence_of(&marks)).await;
     let tasks: Vec<_> = (0..6)
         .map(|task| {
             let world = world.clone();
@@ -167,11 +129,9 @@ pub(super) async fn opposite_orders_do_not_deadlock_even_without_a_retry<D: Data
                     mine.reverse();
                 }
                 let options = FenceOptions::new().retry_attempts(NonZeroU32::MIN);
-                let fence = options.apply(fence_of(&mine));
-                for round in 0..25 {
-                    let tx = fence.begin(&world.pool).await;
-                    let tx = tx.unwrap_or_else(|error| panic!("{task}, {round}: {error:?}"));
-                    tx.commit().await.unwrap();
+                let fence = options.apply(bare_of(&mine));
+                for _ in 0..25 {
+                    world.raise(&fence).await;
                 }
             })
         })
@@ -182,32 +142,34 @@ pub(super) async fn opposite_orders_do_not_deadlock_even_without_a_retry<D: Data
 }
 
 /// The two fences of the next case do not cover the rows, so nothing is read first.
-async fn take_ten<D: Database>(tx: &mut Fenced<'_, D::Db>, sku: &str) -> Result<u64, sqlx::Error> {
+async fn take_ten(tx: &mut dyn Statements, sku: &str) -> Result<u64, DriverError> {
     let write = format!("UPDATE stock SET quantity = quantity - 10 WHERE sku = '{sku}'");
-    D::Db::run_in(tx, &write).await
+    tx.run(&write).await
 }
 
-pub(super) async fn a_deadlock_on_business_rows_is_retried<D: Database>(world: Arc<World<D>>) {
+pub(super) async fn a_deadlock_on_business_rows_is_retried(world: Arc<World>) {
     let barrier = Arc::new(Barrier::new(2));
     let attempts = Arc::new(AtomicU32::new(0));
+    // A file has one writer at a time, so there the other could not come.
+    let meet = world.database.server.is_some();
     let tasks: Vec<_> = [("first", ["apple", "pear"]), ("second", ["pear", "apple"])]
         .map(|(key, skus)| {
-            let (world, barrier, attempts) = (world.clone(), barrier.clone(), attempts.clone());
-            tokio::spawn(async move {
-                fence(key, 1)
-                    .transaction(&world.pool, async |tx| {
-                        let attempt = attempts.fetch_add(1, Ordering::SeqCst);
-                        take_ten::<D>(tx, skus[0]).await?;
-                        // At first each holds one row before it wants the other. A file has one
-                        // writer at a time, so there the other could not come.
-                        if attempt < 2 && D::SERVER.is_some() {
-                            barrier.wait().await;
-                        }
-                        take_ten::<D>(tx, skus[1]).await?;
-                        Ok::<_, FenceError>(())
-                    })
-                    .await
-            })
+            let (barrier, attempts) = (barrier.clone(), attempts.clone());
+            let body = body(move |tx| {
+                let (barrier, attempts) = (barrier.clone(), attempts.clone());
+                Box::pin(async move {
+                    let attempt = attempts.fetch_add(1, Ordering::SeqCst);
+                    take_ten(tx, skus[0]).await?;
+                    // At first each holds one row before it wants the other.
+                    if attempt < 2 && meet {
+                        barrier.wait().await;
+                    }
+                    take_ten(tx, skus[1]).await?;
+                    Ok(0)
+                })
+            });
+            let world = world.clone();
+            tokio::spawn(async move { world.transaction(&fence(key, 1), body).await })
         })
         .into();
     for task in tasks {
@@ -216,7 +178,7 @@ pub(super) async fn a_deadlock_on_business_rows_is_retried<D: Database>(world: A
     assert_eq!(world.quantity("apple").await, STOCK - 20);
     assert_eq!(world.quantity("pear").await, STOCK - 20);
     let attempts = attempts.load(Ordering::SeqCst);
-    if D::SERVER.is_some() {
+    if meet {
         assert!(attempts > 2, "there was no deadlock to be retried");
     } else {
         assert_eq!(attempts, 2);

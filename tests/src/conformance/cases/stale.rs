@@ -2,16 +2,12 @@
 
 use std::sync::Arc;
 
-use highwater_fencing::sqlx::{FenceError, SqlxFence as _};
+use highwater_proof::adapter::{Verdict, body};
 
-use crate::conformance::backend::Backend;
-use crate::conformance::database::Database;
-use crate::conformance::world::{STOCK, World, deduct, fence};
+use crate::conformance::world::{STOCK, World, fence, set};
 
 /// The control: the interleaving that the fence has to stop does its damage without one.
-pub(super) async fn without_a_fence_a_stale_writer_corrupts_the_stock<D: Database>(
-    world: Arc<World<D>>,
-) {
+pub(super) async fn without_a_fence_a_stale_writer_corrupts_the_stock(world: Arc<World>) {
     // The first holder reads, and freezes.
     let seen = world.quantity("apple").await;
     // Its lease ends; the second holder does its work.
@@ -35,69 +31,44 @@ pub(super) async fn without_a_fence_a_stale_writer_corrupts_the_stock<D: Databas
     );
 }
 
-pub(super) async fn with_a_fence_the_same_interleaving_leaves_the_stock_exact<D: Database>(
-    world: Arc<World<D>>,
-) {
+pub(super) async fn with_a_fence_the_same_interleaving_leaves_the_stock_exact(world: Arc<World>) {
     let frozen = fence("stock/apple", 6);
     let seen = world.quantity("apple").await;
-    fence("stock/apple", 7)
-        .transaction(&world.pool, async |tx| {
-            deduct::<D>(tx, "apple", 30).await?;
-            Ok::<_, FenceError>(())
+    let newer = fence("stock/apple", 7);
+    world.sell(&newer, "apple", 30).await.unwrap();
+    let write = set("apple", seen - 10);
+    let write = body(move |tx| {
+        let write = write.clone();
+        Box::pin(async move {
+            tx.run(&write).await?;
+            Ok(0)
         })
-        .await
-        .unwrap();
-    let write = format!(
-        "UPDATE stock SET quantity = {} WHERE sku = 'apple'",
-        seen - 10
-    );
-    let write = &write;
-    let refused = frozen
-        .transaction(&world.pool, async |tx| {
-            D::Db::run_in(tx, write).await?;
-            Ok::<_, FenceError>(())
-        })
-        .await;
-    assert!(
-        matches!(refused, Err(FenceError::Stale { .. })),
-        "{refused:?}"
-    );
+    });
+    let refused = world.transaction(&frozen, write).await;
+    assert!(matches!(refused, Err(Verdict::Stale { .. })), "{refused:?}");
     assert_eq!(world.quantity("apple").await, STOCK - 30);
 }
 
-pub(super) async fn a_stale_error_cannot_be_swallowed_into_a_commit<D: Database>(
-    world: Arc<World<D>>,
-) {
-    let newer = fence("stock/apple", 7);
-    newer
-        .begin(&world.pool)
-        .await
-        .unwrap()
-        .commit()
-        .await
-        .unwrap();
-    // Inside another fenced transaction, the only place to go on after a refusal is a savepoint,
-    // and there a fence is refused before it asks the database.
-    let mut outer = fence("other", 1).begin(&world.pool).await.unwrap();
-    let nested = sqlx::Connection::begin(outer.connection()).await.unwrap();
-    let refused = fence("stock/apple", 6).admit(nested).await;
-    assert!(
-        matches!(refused, Err(FenceError::InSavepoint)),
-        "{refused:?}"
-    );
-    drop(refused);
+pub(super) async fn a_stale_error_cannot_be_swallowed_into_a_commit(world: Arc<World>) {
+    world.raise(&fence("stock/apple", 7)).await;
+    if !world.abilities().joins {
+        return world.not_applicable("a transaction of the user's cannot be joined");
+    }
+    // The only place to go on after a refusal is a savepoint, and there a fence is refused before
+    // it asks the database.
+    let stale = fence("stock/apple", 6);
+    let refused = world.source.admit_nested(&stale, &set("pear", 1)).await;
+    let refused = refused.map(drop);
+    if world.abilities().counts_savepoints {
+        assert!(matches!(refused, Err(Verdict::InSavepoint)), "{refused:?}");
+    } else {
+        refused.unwrap_err();
+    }
     // In a joined transaction the refusal consumes it: nothing is left that could commit.
-    outer.rollback().await.unwrap();
-    let mut tx = world.pool.begin().await.unwrap();
-    D::Db::run_on(&mut tx, "UPDATE stock SET quantity = 1 WHERE sku = 'apple'")
-        .await
-        .unwrap();
-    let refused = fence("stock/apple", 6).admit(tx).await;
-    assert!(
-        matches!(refused, Err(FenceError::Stale { .. })),
-        "{refused:?}"
-    );
+    let refused = world.source.admit(&set("apple", 1), &stale).await;
+    let refused = refused.map(drop);
+    assert!(matches!(refused, Err(Verdict::Stale { .. })), "{refused:?}");
     world.until_nobody_is_in_a_transaction().await;
     assert_eq!(world.quantity("apple").await, STOCK);
-    assert_eq!(world.mark("other").await, None);
+    assert_eq!(world.mark("stock/apple").await, Some(7));
 }
