@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use testcontainers::bollard::models::PortBinding;
 use testcontainers::core::client::docker_client_instance;
-use testcontainers::core::{IntoContainerPort as _, Mount};
+use testcontainers::core::{ExecCommand, IntoContainerPort as _, Mount};
 use testcontainers::runners::AsyncRunner as _;
 use testcontainers::{ContainerAsync, GenericImage, ImageExt as _};
 
@@ -102,6 +102,102 @@ fn request(kind: Kind, name: &str, tag: &str) -> testcontainers::ContainerReques
             config.publish_all_ports = Some(false);
             config.port_bindings = Some(bindings);
         })
+}
+
+/// A server that is made of several, for one test: what it is and what runs in it is up to the
+/// test. Dropping it removes the container.
+#[derive(Debug)]
+pub struct Appliance {
+    // Removes the container before `testcontainers` would, which needs a runtime for it.
+    _guard: Guarded,
+    container: ContainerAsync<GenericImage>,
+}
+
+impl Appliance {
+    /// Starts the image that the variable names, or `default`, with these ports published on the
+    /// loopback interface.
+    ///
+    /// # Errors
+    /// There is no engine, or it has no such image and cannot get it.
+    pub async fn start(
+        variable: &str,
+        default: &str,
+        environment: &[(&str, &str)],
+        arguments: &[&str],
+        ports: &[u16],
+    ) -> Result<Self, String> {
+        let image = std::env::var(variable).unwrap_or_else(|_| default.to_owned());
+        let (name, tag) = image.rsplit_once(':').unwrap_or((&image, "latest"));
+        let mut image = GenericImage::new(name, tag);
+        for port in ports {
+            image = image.with_exposed_port(port.tcp());
+        }
+        let bindings: HashMap<_, _> = (ports.iter())
+            .map(|port| {
+                let loopback = PortBinding {
+                    host_ip: Some("127.0.0.1".to_owned()),
+                    host_port: None,
+                };
+                (format!("{port}/tcp"), Some(vec![loopback]))
+            })
+            .collect();
+        let mut request = image
+            .with_cmd(arguments.iter().copied())
+            .with_host_config_modifier(move |config| {
+                config.publish_all_ports = Some(false);
+                config.port_bindings = Some(bindings.clone());
+            });
+        for (name, value) in environment {
+            request = request.with_env_var(*name, *value);
+        }
+        let container = request.start().await.map_err(chain);
+        let container = container.map_err(|error| format!("{variable}: {error}"))?;
+        let guard = Guarded::start(
+            "",
+            r#"docker rm --force --volumes "$1" >/dev/null"#,
+            [container.id()],
+            None,
+            Stdio::null(),
+        );
+        Ok(Self {
+            _guard: guard.map_err(text)?,
+            container,
+        })
+    }
+
+    /// Where a port of the container is reached on the loopback interface.
+    ///
+    /// # Errors
+    /// The port was not published.
+    pub async fn port(&self, port: u16) -> Result<u16, String> {
+        self.container.get_host_port_ipv4(port).await.map_err(chain)
+    }
+
+    /// The address of the container for others.
+    ///
+    /// # Errors
+    /// It has none.
+    pub async fn address(&self) -> Result<String, String> {
+        Ok(self.run("hostname -i").await?.trim().to_owned())
+    }
+
+    /// Runs a script of the shell in the container, to its end, and gives what it wrote.
+    ///
+    /// # Errors
+    /// The script failed; the text holds what it wrote.
+    pub async fn run(&self, script: &str) -> Result<String, String> {
+        let command = ExecCommand::new(["sh", "-ec", script]);
+        let mut done = self.container.exec(command).await.map_err(chain)?;
+        let out = done.stdout_to_vec().await.map_err(chain)?;
+        let complaints = done.stderr_to_vec().await.map_err(chain)?;
+        match done.exit_code().await.map_err(chain)? {
+            Some(0) => Ok(String::from_utf8_lossy(&out).into_owned()),
+            code => {
+                let said = [out, complaints].concat();
+                Err(format!("{code:?}: {}", String::from_utf8_lossy(&said)))
+            }
+        }
+    }
 }
 
 /// The end of what the container wrote, for the message about a server that did not start.

@@ -6,6 +6,8 @@
 
 #[cfg(feature = "databases")]
 mod docker;
+#[cfg(feature = "databases")]
+pub use docker::Appliance;
 mod local;
 mod process;
 
@@ -19,7 +21,7 @@ use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, PgConnection};
 const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// The password of servers that are started here; they listen on the loopback interface only.
-pub(crate) const PASSWORD: &str = "highwater-test";
+pub const PASSWORD: &str = "highwater-test";
 
 /// A kind of database server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
