@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask test | verify | tidy | interop | demo | images`.
+//! Development tasks: `cargo xtask test | verify | tidy | interop | demo | prove | images`.
 //!
 //! Every command that is run is printed first, and a failed one again with the line that repeats
 //! it. `test` is everything there is to run, `verify` everything that only reads.
@@ -7,6 +7,7 @@ mod demo;
 mod features;
 mod interop;
 mod licences;
+mod prove;
 mod run;
 mod test;
 mod tidy;
@@ -25,6 +26,7 @@ usage: cargo xtask TASK
   tidy      the rules about files and dependencies alone
   interop   the published client's own network tests against our server
   demo      the example `inventory`, on SQLite and on the servers named by HIGHWATER_TEST_*_URL
+  prove     stale writers against every database release: a table (--here: no server is started)
   images    builds the database images of the tests from Debian packages (as root)
 ";
 
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run,
         ["demo"] => demo::run,
         ["interop"] => interop::run,
+        ["prove"] => prove::run,
+        ["prove", "--here"] => prove::run_here,
         ["images"] => images,
         ["help" | "-h" | "--help"] => {
             print!("{USAGE}");

@@ -21,7 +21,7 @@ pub(crate) struct Command {
     words: Vec<String>,
     env: Vec<(String, String)>,
     /// Variables that get the value of another one, which may be a secret and is not printed.
-    env_from: Vec<(&'static str, &'static str)>,
+    env_from: Vec<(String, String)>,
 }
 
 impl Command {
@@ -48,8 +48,8 @@ impl Command {
         self
     }
 
-    pub(crate) fn env_from(mut self, variable: &'static str, other: &'static str) -> Self {
-        self.env_from.push((variable, other));
+    pub(crate) fn env_from(mut self, variable: &str, other: &str) -> Self {
+        self.env_from.push((variable.into(), other.into()));
         self
     }
 

@@ -10,6 +10,7 @@ use cargo_metadata::{Metadata, TargetKind};
 use crate::Result;
 use crate::features::Features;
 use crate::interop;
+use crate::prove;
 use crate::run::{Command, Steps, root};
 
 /// What every run of Cargo selects, besides the features.
@@ -61,6 +62,8 @@ pub(crate) fn run() -> Result<()> {
     steps.note("databases", totals.run(&with_servers(on_servers)));
     let demo = Command::cargo().args(["xtask", "demo"]);
     steps.note("main job", with_servers(demo).run());
+    println!("\n$ cargo xtask prove");
+    steps.note("proof", prove::run());
 
     steps.note("interop", totals.run(&cargo(&targets.interop)));
     println!("\n$ cargo xtask interop");
@@ -81,7 +84,7 @@ fn selected(features: &Features) -> Command {
 }
 
 /// The images of `cargo xtask images`, for each database that the environment says nothing about.
-fn images() -> Vec<(String, String)> {
+pub(crate) fn images() -> Vec<(String, String)> {
     let build = root().join("tests/images/build");
     let names = Command::new(build)
         .args(["--names"])
