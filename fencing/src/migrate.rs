@@ -134,6 +134,11 @@ pub mod diesel {
 pub mod rusqlite {
     pub use crate::rusqlite::migrate::{run, run_for};
 }
+/// Creates the table of marks in PostgreSQL, MySQL or MariaDB through diesel-async.
+#[cfg(feature = "__diesel-async")]
+pub mod diesel_async {
+    pub use crate::diesel_async::migrate::{run, run_for};
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,216 @@
+//! Fenced transactions on MySQL and MariaDB through diesel-async.
+//!
+//! The driver keeps nothing of an error but its text, in the language of the server, and does not
+//! even tell an answer of the server from a broken connection. So the server is asked what its last
+//! error was. And a statement that was dropped before its answer came leaves that answer to the next
+//! one; so whatever matters is confirmed by a row that holds the number of the marker.
+
+use ::diesel::dsl::sql;
+use ::diesel::result::Error;
+use ::diesel::sql_types::{BigInt, Nullable, Text, Unsigned};
+use ::diesel_async::{AsyncMysqlConnection, RunQueryDsl as _, SimpleAsyncConnection as _};
+use futures_core::future::BoxFuture;
+use futures_util::FutureExt as _;
+
+use super::FenceError;
+use super::driver::{Cleaned, Commit, Driver, Failure, Order, said, text};
+use crate::migrate::{Dialect, MigrateError, Outcome, print};
+use crate::sql::{Class, Failed, Marker, StoredMark, mysql, refusal};
+use crate::{Fence, TableName};
+
+impl Driver for AsyncMysqlConnection {
+    fn begin(order: Order<'_>) -> String {
+        // The session may be changed, because an abandoned connection does not go back to a pool.
+        let begin = mysql::begin(order.options, order.fence, order.marker, true);
+        format!("SET @highwater_error = NULL, @highwater_reached = {BEGUN}; {begin}")
+    }
+
+    fn not_opened<'a>(
+        conn: &'a mut Self,
+        order: Order<'a>,
+        error: Error,
+    ) -> BoxFuture<'a, (Failure, Cleaned)> {
+        Box::pin(async move {
+            let Some(report) = Report::get(conn, order.marker).await else {
+                return (FenceError::Database(error).into(), Cleaned(false));
+            };
+            let class = report.class();
+            let error = explain(conn, order, class, error).await;
+            let clean = Self::rollback(conn, order.marker).await.is_ok();
+            (Failure { error, class }, Cleaned(clean))
+        })
+    }
+
+    fn commit(conn: &mut Self, marker: Marker) -> BoxFuture<'_, Commit> {
+        Box::pin(async move {
+            let message = format!(
+                "RELEASE SAVEPOINT {marker}; SET @highwater_reached = {RELEASED}; COMMIT; \
+                 SET @highwater_reached = {COMMITTED}, autocommit = @highwater_autocommit"
+            );
+            let done = conn.batch_execute(&message).await;
+            let report = Report::get(conn, marker).await;
+            match (done, report) {
+                (done, Some(report)) if report.reached == COMMITTED => {
+                    Commit::Done(Cleaned(done.is_ok()))
+                }
+                (Err(error), Some(report)) => Commit::Failed(
+                    mysql::failed(report.error, u32::from(report.reached == RELEASED)),
+                    error,
+                    report.class(),
+                ),
+                (Err(error), None) => Commit::Failed(Failed::Unknown, error, Class::Other),
+                (Ok(()), _) => {
+                    let error = said("the answers to COMMIT are out of step");
+                    Commit::Failed(Failed::Unknown, error, Class::Other)
+                }
+            }
+        })
+    }
+
+    fn rollback(conn: &mut Self, marker: Marker) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            conn.batch_execute(mysql::ROLLBACK).await?;
+            match Report::get(conn, marker).await {
+                Some(_) => Ok(()),
+                None => Err(said("the answers to ROLLBACK are out of step")),
+            }
+        })
+    }
+
+    fn abandon(conn: &mut Self) {
+        // The first poll writes the message, unless the socket is full.
+        let rollback = conn.batch_execute("ROLLBACK");
+        let _ = tokio::task::unconstrained(rollback).now_or_never();
+    }
+
+    fn class(error: &Error) -> Class {
+        let says = |words| text(error).contains(words);
+        if says("Deadlock found") || says("Record has changed since last read") {
+            Class::Transient
+        } else {
+            Class::Other
+        }
+    }
+
+    fn last_class(conn: &mut Self, marker: Marker) -> BoxFuture<'_, Class> {
+        Box::pin(async move {
+            let report = Report::get(conn, marker).await;
+            report.map_or(Class::Other, |report| report.class())
+        })
+    }
+
+    fn migrate<'a>(
+        conn: &'a mut Self,
+        table: &'a TableName,
+    ) -> BoxFuture<'a, Result<Outcome, MigrateError<Error>>> {
+        Box::pin(async move {
+            if is_table_of_marks(conn, table).await? {
+                return Ok(Outcome::Present);
+            }
+            // The server serialises concurrent statements on one table name by itself.
+            let create = print(Dialect::MySql, table);
+            (conn.batch_execute(&create).await).map_err(MigrateError::Database)?;
+            is_table_of_marks(conn, table).await?;
+            Ok(Outcome::Created)
+        })
+    }
+}
+
+/// How far the last message of ours came, and what the server's last error was.
+struct Report {
+    error: u16,
+    reached: i64,
+}
+
+/// The marker is set.
+const BEGUN: i64 = 0;
+/// The marker was released.
+const RELEASED: i64 = 1;
+/// `COMMIT` was answered.
+const COMMITTED: i64 = 2;
+
+impl Report {
+    /// Asks the server, right after the statement in question. `None` if it did not answer, or
+    /// answered something else before.
+    async fn get(conn: &mut AsyncMysqlConnection, marker: Marker) -> Option<Self> {
+        let note = "GET DIAGNOSTICS CONDITION 1 @highwater_error = MYSQL_ERRNO";
+        conn.batch_execute(note).await.ok()?;
+        let read = format!(
+            "SELECT CAST(@highwater_error AS SIGNED), CAST(@highwater_reached AS SIGNED), \
+             CAST({} AS SIGNED)",
+            marker.number(),
+        );
+        let read = sql::<(Nullable<BigInt>, Nullable<BigInt>, BigInt)>(&read);
+        let row: (Option<i64>, Option<i64>, i64) = read.get_result(conn).await.ok()?;
+        let (error, reached, number) = row;
+        (u64::try_from(number) == Ok(marker.number())).then_some(Self {
+            error: u16::try_from(error.unwrap_or(0)).ok()?,
+            reached: reached?,
+        })
+    }
+
+    fn class(&self) -> Class {
+        mysql::class(self.error)
+    }
+}
+
+/// What an error of the fence statement means. The transaction is still open after a refusal, and
+/// the row that refused is locked, so what is read here is what refused.
+async fn explain(
+    conn: &mut AsyncMysqlConnection,
+    order: Order<'_>,
+    class: Class,
+    error: Error,
+) -> FenceError {
+    let (fence, options) = (order.fence, order.options);
+    let table = options.table_ref();
+    match class {
+        Class::Refused => match stored_marks(conn, table, fence).await {
+            Ok(marks) => refusal(options, fence, &marks).unwrap_or(FenceError::Database(error)),
+            Err(error) => FenceError::Database(error),
+        },
+        Class::NoTable => FenceError::NotMigrated {
+            table: table.clone(),
+        },
+        _ => FenceError::Database(error),
+    }
+}
+
+async fn stored_marks(
+    conn: &mut AsyncMysqlConnection,
+    table: &TableName,
+    fence: &Fence,
+) -> Result<Vec<StoredMark>, Error> {
+    type Columns = (Text, Text, Unsigned<BigInt>, Unsigned<BigInt>);
+    let rows: Vec<(String, String, u64, u64)> =
+        (sql::<Columns>(&mysql::read(table, fence)).load(conn)).await?;
+    let mark = |(key, domain, token, step): (String, String, u64, u64)| {
+        StoredMark::from_columns(&key, &domain, token, step)
+    };
+    Ok(rows.into_iter().filter_map(mark).collect())
+}
+
+/// Whether the table exists, with the columns it needs.
+async fn is_table_of_marks(
+    conn: &mut AsyncMysqlConnection,
+    table: &TableName,
+) -> Result<bool, MigrateError<Error>> {
+    // Checked identifiers: letters, digits and underscores.
+    let schema = (table.schema()).map_or("DATABASE()".to_owned(), |schema| format!("'{schema}'"));
+    let columns = format!(
+        "SELECT COUNT(*), COUNT(CASE WHEN column_name IN \
+         ('key', 'domain', 'token', 'step', 'updated_at') THEN 1 END) \
+         FROM information_schema.columns WHERE table_schema = {schema} AND table_name = '{}'",
+        table.name()
+    );
+    let (all, ours): (i64, i64) = (sql::<(BigInt, BigInt)>(&columns).get_result(conn).await)
+        .map_err(MigrateError::Database)?;
+    match (all, ours) {
+        (0, _) => Ok(false),
+        (_, 5) => Ok(true),
+        _ => Err(MigrateError::ForeignTable {
+            table: table.clone(),
+            source: said(format!("it has {ours} of the 5 columns")),
+        }),
+    }
+}
