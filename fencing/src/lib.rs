@@ -52,6 +52,7 @@ pub mod migrate;
 #[cfg(feature = "__adapter")]
 mod offer;
 mod options;
+pub mod protect;
 mod resolution;
 #[cfg(feature = "__adapter")]
 mod retry;

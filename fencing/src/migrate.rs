@@ -14,6 +14,7 @@
 //! ```
 
 use crate::TableName;
+use crate::protect::{in_schema, open_name};
 
 /// A database whose SQL is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +28,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    fn quote(self) -> char {
+    pub(crate) fn quote(self) -> char {
         match self {
             Self::MySql => '`',
             Self::Postgres | Self::Sqlite => '"',
@@ -69,6 +70,88 @@ pub fn print_down(dialect: Dialect, table: &TableName) -> String {
             }
         },
     )
+}
+
+/// The SQL that [`protect`](crate::protect) builds on, to be applied after [`print()`]'s; what it needs
+/// is said in its first lines. It protects no table yet.
+///
+/// It can be run any number of times. What it creates, it creates in the schema of `table`, or where
+/// the database creates things by default if the name has none; on PostgreSQL always there.
+pub fn print_protect(dialect: Dialect, table: &TableName) -> String {
+    beside(
+        dialect,
+        table,
+        match dialect {
+            Dialect::Postgres => {
+                include_str!("../../migrations/postgres/0002_highwater_protect.up.sql")
+            }
+            Dialect::MySql => include_str!("../../migrations/mysql/0002_highwater_protect.up.sql"),
+            Dialect::Sqlite => {
+                include_str!("../../migrations/sqlite/0002_highwater_protect.up.sql")
+            }
+        },
+    )
+}
+
+/// The SQL that takes away what [`print_protect`] gave. On PostgreSQL it also takes the protection
+/// off every table; elsewhere do that first, or they refuse every write.
+pub fn print_protect_down(dialect: Dialect, table: &TableName) -> String {
+    beside(
+        dialect,
+        table,
+        match dialect {
+            Dialect::Postgres => {
+                include_str!("../../migrations/postgres/0002_highwater_protect.down.sql")
+            }
+            Dialect::MySql => {
+                include_str!("../../migrations/mysql/0002_highwater_protect.down.sql")
+            }
+            Dialect::Sqlite => {
+                include_str!("../../migrations/sqlite/0002_highwater_protect.down.sql")
+            }
+        },
+    )
+}
+
+/// Replaces the names of the things that stand beside the table of marks, and then its own.
+fn beside(dialect: Dialect, table: &TableName, sql: &str) -> String {
+    if *table == TableName::DEFAULT {
+        return sql.to_owned();
+    }
+    let quote = dialect.quote();
+    let name = |end: &str| in_schema(table, &format!("{}_{end}", table.name()), quote);
+    let mut sql = sql
+        .replace("highwater_fence_insert", &name("insert"))
+        .replace("highwater_fence_update", &name("update"))
+        .replace(
+            "'highwater_fence'",
+            &format!("'{}'", quoted_in_text(dialect, table)),
+        );
+    if let (Dialect::MySql, Some(schema)) = (dialect, table.schema()) {
+        sql = sql
+            .replace("DATABASE()", &format!("'{schema}'"))
+            .replace("highwater_tx", &in_schema(table, "highwater_tx", quote));
+    }
+    if dialect == Dialect::Sqlite {
+        // A statement inside a trigger, and a reference, name no schema.
+        let open = format!("\"{}\"", open_name(table));
+        sql = sql
+            .replace(
+                "EXISTS highwater_open",
+                &format!("EXISTS {}", in_schema(table, &open_name(table), quote)),
+            )
+            .replace("highwater_open", &open)
+            .replace("ON highwater_fence", &format!("ON \"{}\"", table.name()));
+    }
+    named(dialect, table, &sql)
+}
+
+/// The name as a value: that of a regclass on PostgreSQL, of a row of the catalogue elsewhere.
+fn quoted_in_text(dialect: Dialect, table: &TableName) -> String {
+    match dialect {
+        Dialect::Postgres => table.quoted('"'),
+        Dialect::MySql | Dialect::Sqlite => table.name().to_owned(),
+    }
 }
 
 fn named(dialect: Dialect, table: &TableName, sql: &str) -> String {
@@ -161,6 +244,12 @@ mod tests {
             for sql in [print(dialect, &table), print_down(dialect, &table)] {
                 assert!(!sql.contains("highwater_fence"), "{sql}");
                 assert!(sql.contains(&table.quoted(dialect.quote())), "{sql}");
+            }
+            for sql in [
+                print_protect(dialect, &table),
+                print_protect_down(dialect, &table),
+            ] {
+                assert!(!sql.contains("highwater_fence"), "{sql}");
             }
         }
     }

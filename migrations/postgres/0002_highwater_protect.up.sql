@@ -1,0 +1,188 @@
+-- Tables whose rows can only be written behind a fence, whatever program writes. Needs PostgreSQL 13.
+--
+--   SELECT highwater_protect('stock', '''stock/'' || sku');
+--   SELECT highwater_unprotect('stock');
+--
+-- The second argument is SQL over the columns of a row that gives the key of its fence, as text or
+-- bytea. It is code, run with the rights of the role that calls highwater_protect: only the owner of
+-- the table calls it, and never with text from outside. Functions and operators in it are looked up
+-- in pg_catalog only; write others with their schema.
+CREATE OR REPLACE FUNCTION highwater_protect(
+    target regclass, key_expression text, marks regclass DEFAULT to_regclass('highwater_fence')
+) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $highwater$
+DECLARE
+    place     name;
+    relation  name;
+    kind      "char";
+    guard     name;
+    key_type  text;
+    key_bytes text;
+    wanted    text;
+    tree      oid[];
+    member    regclass;
+    home      name;
+BEGIN
+    IF marks IS NULL THEN
+        RAISE 'there is no table of marks' USING ERRCODE = 'undefined_table',
+            HINT = 'Run highwater migrate first, or name the table as the third argument.';
+    END IF;
+    SELECT n.nspname, c.relname, c.relkind INTO STRICT place, relation, kind
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = target;
+    IF kind NOT IN ('r', 'p') OR target = marks THEN
+        RAISE '% cannot be protected', target USING ERRCODE = 'wrong_object_type';
+    END IF;
+    IF (SELECT relispartition FROM pg_class WHERE oid = target) THEN
+        RAISE '% is a partition', target USING ERRCODE = 'wrong_object_type',
+            HINT = 'Protect the partitioned table: that covers every partition.';
+    END IF;
+
+    -- What is guarded and by what must not change half-way, also between two calls at once.
+    EXECUTE format('LOCK TABLE %s, %s IN SHARE ROW EXCLUSIVE MODE', target, marks);
+    EXECUTE format(E'SELECT pg_typeof((SELECT (%s\n) FROM %s LIMIT 0))', key_expression, target)
+        INTO key_type;
+    key_bytes := CASE
+        WHEN key_type = 'bytea' THEN E'(%s\n)'
+        WHEN key_type IN ('text', 'character varying', 'name') THEN E'convert_to((%s\n)::text, ''UTF8'')'
+    END;
+    IF key_bytes IS NULL THEN
+        RAISE 'the key of % is of type %, not text or bytea', target, key_type
+            USING ERRCODE = 'datatype_mismatch', HINT = 'Cast it: (expression)::text.';
+    END IF;
+    key_bytes := format(key_bytes, key_expression);
+
+    -- After the write, so that the row is judged as it is stored: with what other triggers made of
+    -- it, with generated columns, and not at all if ON CONFLICT DO NOTHING did nothing.
+    -- The mark counts if this transaction wrote it. A number that was restored from a dump or
+    -- written by hand may be that of this transaction, but then the row itself is older.
+    tree := ARRAY(
+        WITH RECURSIVE tree AS (
+            SELECT target::oid AS oid
+            UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree ON i.inhparent = tree.oid
+        )
+        SELECT c.oid FROM tree JOIN pg_class c USING (oid) WHERE c.relkind IN ('r', 'p'));
+    guard := 'highwater_guard_' || relation;
+    IF EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+               WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = place)
+               AND p.proname = guard AND NOT t.tgrelid = ANY (tree)) THEN
+        RAISE 'function %.% guards another table, which had this name before', place, guard
+            USING ERRCODE = 'duplicate_function', HINT = 'Unprotect that table first.';
+    END IF;
+    wanted := format('SELECT %s FROM (SELECT %%s.*) AS %I', key_bytes, relation);
+    EXECUTE format(
+        'CREATE OR REPLACE FUNCTION %I.%I() RETURNS trigger LANGUAGE plpgsql '
+        'SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS %L',
+        place, guard, format($guard$
+#variable_conflict use_column
+DECLARE
+    highwater_unfenced bytea;
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        SELECT wanted.key INTO highwater_unfenced FROM (%3$s) AS wanted (key)
+            WHERE NOT EXISTS (%1$s) LIMIT 1;
+    ELSIF TG_OP = 'DELETE' THEN
+        SELECT wanted.key INTO highwater_unfenced FROM (%2$s) AS wanted (key)
+            WHERE NOT EXISTS (%1$s) LIMIT 1;
+    ELSE
+        SELECT wanted.key INTO highwater_unfenced FROM (%2$s UNION %3$s) AS wanted (key)
+            WHERE NOT EXISTS (%1$s) LIMIT 1;
+    END IF;
+    IF FOUND THEN
+        RAISE 'no fence was admitted in this transaction for key "%%" of table %%',
+            coalesce(encode(highwater_unfenced, 'escape'), 'NULL'), TG_RELID::regclass
+            USING ERRCODE = 'HW001', CONSTRAINT = 'highwater_protected', TABLE = TG_TABLE_NAME,
+            SCHEMA = TG_TABLE_SCHEMA, HINT = 'Write it in a fenced transaction of this key.';
+    END IF;
+    RETURN NULL;
+END
+$guard$,
+            format('SELECT FROM %s AS mark WHERE mark.key = wanted.key '
+                'AND mark.last_tx = pg_current_xact_id() '
+                'AND age(mark.xmin) <= age(pg_current_xact_id()::xid)', marks),
+            format(wanted, 'OLD'), format(wanted, 'NEW')));
+    -- Nobody else may hang it on a table of theirs: it would run their casts with these rights.
+    EXECUTE format('REVOKE ALL ON FUNCTION %I.%I() FROM PUBLIC', place, guard);
+    EXECUTE format(
+        'CREATE OR REPLACE FUNCTION %I.highwater_guard_truncate() RETURNS trigger LANGUAGE plpgsql '
+        'SET search_path = pg_catalog, pg_temp AS %L', place, $guard$
+BEGIN
+    RAISE 'table % is protected by fences and cannot be truncated', TG_RELID::regclass
+        USING ERRCODE = 'HW002', CONSTRAINT = 'highwater_protected', TABLE = TG_TABLE_NAME,
+        SCHEMA = TG_TABLE_SCHEMA, HINT = 'Delete the rows in fenced transactions.';
+END
+$guard$);
+
+    FOREACH member IN ARRAY tree LOOP
+        -- A partition gets its row trigger from the table; not so a table that inherits.
+        IF NOT (SELECT relispartition FROM pg_class WHERE oid = member) THEN
+            EXECUTE format('DROP TRIGGER IF EXISTS highwater_guard ON %s', member);
+            EXECUTE format('CREATE TRIGGER highwater_guard AFTER INSERT OR UPDATE OR DELETE ON %s '
+                'FOR EACH ROW EXECUTE FUNCTION %I.%I()', member, place, guard);
+        END IF;
+        EXECUTE format('DROP TRIGGER IF EXISTS highwater_guard_truncate ON %s', member);
+        EXECUTE format('CREATE TRIGGER highwater_guard_truncate BEFORE TRUNCATE ON %s '
+            'FOR EACH STATEMENT EXECUTE FUNCTION %I.highwater_guard_truncate()', member, place);
+    END LOOP;
+
+    -- Whoever fences writes marks. So the marks look after themselves: roles other than the owner
+    -- can raise them in their own transaction, and nothing else.
+    SELECT n.nspname INTO STRICT home
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = marks;
+    EXECUTE format(
+        'CREATE OR REPLACE FUNCTION %I.highwater_guard_marks() RETURNS trigger LANGUAGE plpgsql '
+        'SET search_path = pg_catalog, pg_temp AS %L', home, $guard$
+BEGIN
+    IF NOT pg_has_role(current_user,
+                       (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'MEMBER') THEN
+        RAISE 'a mark in % can only be raised, in the transaction that is fenced', TG_RELID::regclass
+            USING ERRCODE = 'HW003', CONSTRAINT = 'highwater_marks', TABLE = TG_TABLE_NAME,
+            SCHEMA = TG_TABLE_SCHEMA;
+    END IF;
+    RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+END
+$guard$);
+    -- Conditions instead of code, so that a fence does not pay for a function call.
+    EXECUTE format('DROP TRIGGER IF EXISTS highwater_guard_insert ON %1$s; '
+        'DROP TRIGGER IF EXISTS highwater_guard_update ON %1$s; '
+        'DROP TRIGGER IF EXISTS highwater_guard_delete ON %1$s; '
+        'DROP TRIGGER IF EXISTS highwater_guard_truncate ON %1$s; '
+        'CREATE TRIGGER highwater_guard_insert BEFORE INSERT ON %1$s FOR EACH ROW '
+        'WHEN (NEW.last_tx <> pg_current_xact_id()) EXECUTE FUNCTION %2$I.highwater_guard_marks(); '
+        'CREATE TRIGGER highwater_guard_update BEFORE UPDATE ON %1$s FOR EACH ROW '
+        'WHEN (NEW.last_tx <> pg_current_xact_id() OR NEW.key <> OLD.key OR NEW.token < OLD.token '
+        'OR (NEW.token = OLD.token AND (NEW.domain <> OLD.domain OR NEW.step < OLD.step))) '
+        'EXECUTE FUNCTION %2$I.highwater_guard_marks(); '
+        'CREATE TRIGGER highwater_guard_delete BEFORE DELETE ON %1$s FOR EACH ROW '
+        'EXECUTE FUNCTION %2$I.highwater_guard_marks(); '
+        'CREATE TRIGGER highwater_guard_truncate BEFORE TRUNCATE ON %1$s FOR EACH STATEMENT '
+        'EXECUTE FUNCTION %2$I.highwater_guard_marks()', marks, home);
+END
+$highwater$;
+
+-- Takes the protection off. The table of marks keeps looking after itself.
+CREATE OR REPLACE FUNCTION highwater_unprotect(target regclass) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $highwater$
+DECLARE
+    guard  regprocedure;
+    member regclass;
+BEGIN
+    EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', target);
+    SELECT tgfoid INTO guard FROM pg_trigger WHERE tgrelid = target AND tgname = 'highwater_guard';
+    FOR member IN
+        WITH RECURSIVE tree AS (
+            SELECT target::oid AS oid
+            UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree ON i.inhparent = tree.oid
+        )
+        SELECT c.oid FROM tree JOIN pg_class c USING (oid) WHERE c.relkind IN ('r', 'p')
+    LOOP
+        IF NOT (SELECT relispartition FROM pg_class WHERE oid = member) THEN
+            EXECUTE format('DROP TRIGGER IF EXISTS highwater_guard ON %s', member);
+        END IF;
+        EXECUTE format('DROP TRIGGER IF EXISTS highwater_guard_truncate ON %s', member);
+    END LOOP;
+    IF guard IS NOT NULL THEN
+        EXECUTE format('DROP FUNCTION %s', guard);
+    END IF;
+END
+$highwater$;

@@ -1,0 +1,5 @@
+-- Protected tables refuse every write until `highwater unprotect` has dropped their triggers, so do
+-- that first.
+DROP TRIGGER IF EXISTS highwater_fence_update;
+DROP TRIGGER IF EXISTS highwater_fence_insert;
+DROP TABLE IF EXISTS highwater_open;
