@@ -128,9 +128,7 @@ fn beside(dialect: Dialect, table: &TableName, sql: &str) -> String {
             &format!("'{}'", quoted_in_text(dialect, table)),
         );
     if let (Dialect::MySql, Some(schema)) = (dialect, table.schema()) {
-        sql = sql
-            .replace("DATABASE()", &format!("'{schema}'"))
-            .replace("highwater_tx", &in_schema(table, "highwater_tx", quote));
+        sql = sql.replace("DATABASE()", &format!("'{schema}'"));
     }
     if dialect == Dialect::Sqlite {
         // A statement inside a trigger, and a reference, name no schema.

@@ -74,7 +74,6 @@ impl Protection {
     fn install_mysql(&self) -> String {
         let table = self.table.quoted('`');
         let marks = self.marks.quoted('`');
-        let tx = in_schema(&self.marks, "highwater_tx", '`');
         let key = |row: &str| {
             let key = self.key.of(|column| format!("{row}.`{column}`"));
             // Bytes as they are; text as UTF-8, whatever the column has; numbers in decimal.
@@ -85,7 +84,7 @@ impl Protection {
         };
         let of_one = |row| {
             format!(
-                "NOT EXISTS (SELECT 1 FROM {marks} WHERE `key` = {} AND tx = {tx}())",
+                "NOT EXISTS (SELECT 1 FROM {marks} WHERE `key` = {} AND tx = ({MYSQL_TX}))",
                 key(row)
             )
         };
@@ -288,6 +287,11 @@ pub(crate) fn is_column(name: &str) -> bool {
 pub struct RowKeyError {
     expression: String,
 }
+
+/// What tells the running transaction from every other, as in the migration.
+const MYSQL_TX: &str = "SELECT CONCAT(thread_id, '-', event_id, '-', timer_start) \
+     FROM performance_schema.events_transactions_current WHERE state = 'ACTIVE' AND thread_id = (\
+     SELECT thread_id FROM performance_schema.threads WHERE processlist_id = CONNECTION_ID())";
 
 #[cfg(test)]
 mod tests {

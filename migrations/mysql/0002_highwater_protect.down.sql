@@ -2,4 +2,3 @@
 -- that first.
 DROP TRIGGER IF EXISTS highwater_fence_update;
 DROP TRIGGER IF EXISTS highwater_fence_insert;
-DROP FUNCTION IF EXISTS highwater_tx;

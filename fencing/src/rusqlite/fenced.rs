@@ -34,6 +34,8 @@ pub struct Fenced<'c> {
     link: Link<'c>,
     marker: Marker,
     health: RefCell<Health>,
+    /// What has to run before the commit, if there are protected tables.
+    close: Option<String>,
     /// Nothing is left to be ended on the connection.
     done: bool,
 }
@@ -84,6 +86,7 @@ impl<'c> Fenced<'c> {
             link,
             marker: Marker::new(),
             health: RefCell::default(),
+            close: None,
             done: false,
         }
     }
@@ -100,11 +103,13 @@ impl<'c> Fenced<'c> {
         }
     }
 
-    fn take(&self, fence: &Fence, options: &FenceOptions) -> Result<(), FenceError> {
-        let conn = self.connection();
+    fn take(&mut self, fence: &Fence, options: &FenceOptions) -> Result<(), FenceError> {
         for mark in fence.marks() {
-            admit(conn, fence, options, mark)?;
+            if admit(self.connection(), fence, options, mark)? {
+                self.close = Some(sqlite::close(options));
+            }
         }
+        let conn = self.connection();
         let savepoint = format!("SAVEPOINT {}", self.marker);
         (conn.execute_batch(&savepoint)).map_err(FenceError::Database)?;
         // True turns the commit into a rollback.
@@ -223,6 +228,10 @@ impl<'c> Fenced<'c> {
 
     fn release_and_commit(&self) -> Result<(), FenceError> {
         let conn = self.connection();
+        if let Some(close) = &self.close {
+            conn.execute_batch(close)
+                .map_err(|error| not_committed(error, 0))?;
+        }
         conn.execute_batch(&format!("RELEASE {}", self.marker))
             .map_err(|error| not_committed(error, 0))?;
         open(conn).map_err(FenceError::Database)?;
@@ -271,13 +280,13 @@ impl fmt::Debug for Fenced<'_> {
     }
 }
 
-/// Raises one mark, or says why not.
+/// Raises one mark, or says why not. Gives whether there may be protected tables.
 fn admit(
     conn: &Connection,
     fence: &Fence,
     options: &FenceOptions,
     mark: &Mark,
-) -> Result<(), FenceError> {
+) -> Result<bool, FenceError> {
     let table = options.table_ref();
     let number = |number: u64| i64::try_from(number).expect("the range was checked before");
     let admitted = conn.query_row(
@@ -288,10 +297,10 @@ fn admit(
             number(mark.token.get()),
             fence.step().map(|step| number(step.get())),
         ],
-        |_| Ok(()),
+        |row| row.get(0),
     );
     match admitted.optional() {
-        Ok(Some(())) => return Ok(()),
+        Ok(Some(protected)) => return Ok(protected),
         Ok(None) => {}
         Err(error) if class(&error) == Class::NoTable => {
             return Err(FenceError::NotMigrated {

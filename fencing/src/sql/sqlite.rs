@@ -5,13 +5,15 @@
 use std::time::Duration;
 
 use super::{Class, Failed};
+use crate::protect::{in_schema, open_name};
 use crate::{FenceOptions, TableName};
 
 /// Waits for the write lock at the start: a transaction that upgrades later gets BUSY at once.
 pub(crate) const BEGIN: &str = "BEGIN IMMEDIATE";
 
 /// The upsert of one key, with key, domain, token and step (which may be NULL) to bind. Gives a
-/// row if it was admitted.
+/// row if it was admitted, and in it whether there may be protected tables: then [`close`] has to
+/// run before the commit.
 pub(crate) fn admit(options: &FenceOptions) -> String {
     const REPEAT: &str = "m.token = excluded.token AND (?4 IS NULL OR m.step < ?4)";
     const SAME_DOMAIN: &str = "m.domain = excluded.domain";
@@ -26,9 +28,19 @@ pub(crate) fn admit(options: &FenceOptions) -> String {
          ON CONFLICT (\"key\") DO UPDATE SET domain = excluded.domain, token = excluded.token, \
          step = CASE WHEN m.token = excluded.token AND ?4 IS NULL THEN m.step ELSE excluded.step END, \
          updated_at = excluded.updated_at \
-         WHERE {admitted} RETURNING 1",
+         WHERE {admitted} \
+         RETURNING EXISTS (SELECT 1 FROM {} WHERE type = 'table' AND name = '{}')",
         options.table_ref().quoted('"'),
+        in_schema(options.table_ref(), "sqlite_master", '"'),
+        open_name(options.table_ref()),
     )
+}
+
+/// Takes back what the fence opened for the triggers of protected tables. The last statement before
+/// the marker is released: afterwards such tables refuse every write.
+pub(crate) fn close(options: &FenceOptions) -> String {
+    let table = options.table_ref();
+    format!("DELETE FROM {}", in_schema(table, &open_name(table), '"'))
 }
 
 /// Reads the mark of one key to bind: key, domain, token, step; the first two as digits.

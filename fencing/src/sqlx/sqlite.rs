@@ -3,8 +3,8 @@
 //! sqlx runs a connection on a thread of its own, which works off requests in order. That makes
 //! cancelling simple: what was asked for is done, and a rollback that is queued comes after it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use ::sqlx::sqlite::{SqliteConnection, SqliteRow};
 use ::sqlx::{
@@ -30,6 +30,8 @@ pub struct Hook {
     closed: Arc<AtomicBool>,
     /// `BEGIN` was acknowledged, or a rollback asked for: there is something to put right.
     begun: AtomicBool,
+    /// What has to run before the commit, if there are protected tables.
+    close: OnceLock<String>,
 }
 
 impl Hook {
@@ -87,7 +89,9 @@ impl Driver for Sqlite {
         Box::pin(async move {
             hook.begun.store(true, Ordering::SeqCst);
             for mark in order.fence.marks() {
-                admit(conn, order, mark).await?;
+                if admit(conn, order, mark).await? {
+                    hook.close.get_or_init(|| sqlite::close(order.options));
+                }
             }
             let marker = raw_sql(AssertSqlSafe(format!("SAVEPOINT {}", order.marker)));
             conn.execute(marker).await.map_err(FenceError::Database)?;
@@ -104,6 +108,12 @@ impl Driver for Sqlite {
         Box::pin(async move {
             if let Some(nested) = left_open::<Self>(conn) {
                 return nested;
+            }
+            if let Some(close) = hook.close.get() {
+                let close = raw_sql(AssertSqlSafe(close.clone()));
+                if let Err(error) = conn.execute(close).await {
+                    return Commit::Failed(failed(&error, 0), error);
+                }
             }
             let release = raw_sql(AssertSqlSafe(format!("RELEASE {marker}")));
             if let Err(error) = conn.execute(release).await {
@@ -162,12 +172,12 @@ impl Driver for Sqlite {
     }
 }
 
-/// Raises one mark, or says why not.
+/// Raises one mark, or says why not. Gives whether there may be protected tables.
 async fn admit(
     conn: &mut SqliteConnection,
     order: Order<'_>,
     mark: &Mark,
-) -> Result<(), FenceError> {
+) -> Result<bool, FenceError> {
     let table = order.options.table_ref();
     let fence = order.fence;
     let number = |number: u64| i64::try_from(number).expect("the range was checked before");
@@ -177,7 +187,7 @@ async fn admit(
         .bind(number(mark.token.get()))
         .bind(fence.step().map(|step| number(step.get())));
     match conn.fetch_optional(admit).await {
-        Ok(Some(_)) => return Ok(()),
+        Ok(Some(row)) => return row.try_get(0).map_err(FenceError::Database),
         Ok(None) => {}
         Err(error) if Sqlite::class(&error) == Class::NoTable => {
             return Err(FenceError::NotMigrated {
