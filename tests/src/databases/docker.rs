@@ -14,7 +14,7 @@ use testcontainers::runners::AsyncRunner as _;
 use testcontainers::{ContainerAsync, GenericImage, ImageExt as _};
 
 use super::process::Guarded;
-use super::{Kind, PASSWORD, Release, first_answer};
+use super::{Kind, PASSWORD, PERFORMANCE_SCHEMA, Release, first_answer};
 
 /// A running container. Dropping it removes the container.
 #[derive(Debug)]
@@ -86,7 +86,12 @@ fn request(kind: Kind, name: &str, tag: &str) -> testcontainers::ContainerReques
         Kind::MariaDb => (
             "MARIADB_ROOT_PASSWORD",
             "/var/lib/mysql",
-            &["--max-connections=400"],
+            &[
+                "--max-connections=400",
+                PERFORMANCE_SCHEMA[0],
+                PERFORMANCE_SCHEMA[1],
+                PERFORMANCE_SCHEMA[2],
+            ],
         ),
     };
     image

@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt as _;
 use tempfile::TempDir;
 
 use super::process::Guarded;
-use super::{Kind, PASSWORD, first_answer};
+use super::{Kind, PASSWORD, PERFORMANCE_SCHEMA, first_answer};
 
 /// A server process. Dropping it stops the server and removes its folder.
 #[derive(Debug)]
@@ -203,6 +203,8 @@ impl Installed {
             if self.kind == Kind::MySql {
                 arguments.push("--mysqlx=OFF".into());
                 arguments.push("--secure-file-priv=NULL".into());
+            } else {
+                arguments.extend(PERFORMANCE_SCHEMA.map(str::to_owned));
             }
             arguments
         };

@@ -20,6 +20,13 @@ use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, PgConnection};
 /// How long a server may take from its start to its first answer.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
+/// What MariaDB needs, and MySQL has, to tell transactions apart for protected tables.
+pub(crate) const PERFORMANCE_SCHEMA: [&str; 3] = [
+    "--performance-schema=ON",
+    "--performance-schema-instrument=transaction=ON",
+    "--performance-schema-consumer-events-transactions-current=ON",
+];
+
 /// The password of servers that are started here; they listen on the loopback interface only.
 pub const PASSWORD: &str = "highwater-test";
 
