@@ -84,6 +84,11 @@ pub trait Adapter: Send + Sync {
     fn dialect(&self) -> Dialect;
     /// What it can do.
     fn abilities(&self) -> Abilities;
+    /// What can be put behind a URL to change how the driver counts affected rows; one of them is
+    /// the default. `client_found_rows=false` stands in those that count changed rows only.
+    fn url_variants(&self) -> &'static [&'static str] {
+        &[""]
+    }
     /// Opens up to `connections` connections to the database of this URL: `postgres://…`,
     /// `mysql://…`, or `sqlite://PATH?mode=rwc`.
     fn open<'a>(

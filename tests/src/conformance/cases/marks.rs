@@ -181,24 +181,24 @@ pub(super) async fn the_highest_token_is_i64_max_and_more_is_refused_before_anyt
     let refused = deduct_ten(&world, &fence("stock/apple", edge - 1)).await;
     assert!(matches!(refused, Err(Verdict::Stale { .. })), "{refused:?}");
 
-    // With the source closed, whatever is sent gives another error.
+    // Whatever is sent now gives another error.
+    world.run("DROP TABLE highwater_fence").await;
     let closed = world.another_source(1).await;
     closed.close().await;
     for number in [edge + 1, u64::MAX] {
         let fence = fence("stock/apple", number);
-        let refused = closed.begin(&fence).await.map(drop);
-        let Err(Verdict::TokenOutOfRange { token: named }) = refused else {
-            panic!("{refused:?}");
-        };
-        assert_eq!(named, token(number));
-        for refused in world.verdicts(&fence).await {
-            assert!(
-                matches!(refused, Err(Verdict::TokenOutOfRange { .. })),
-                "{refused:?}"
-            );
+        let mut verdicts = world.verdicts(&fence).await;
+        // Where the adapter itself takes the connection, it does not even do that.
+        if world.abilities().pools {
+            verdicts.push(closed.begin(&fence).await.map(drop));
+        }
+        for refused in verdicts {
+            let Err(Verdict::TokenOutOfRange { token: named }) = refused else {
+                panic!("{refused:?}");
+            };
+            assert_eq!(named, token(number));
         }
     }
-    assert_eq!(world.quantity("apple").await, STOCK - 20);
     world.run("UPDATE stock SET quantity = 0").await;
     assert_eq!(world.quantity("apple").await, 0);
 }

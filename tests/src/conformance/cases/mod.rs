@@ -9,9 +9,12 @@ mod keys;
 mod lost;
 mod marks;
 mod migrations;
+mod resolving;
+mod sessions;
 mod several;
 mod stale;
 mod steps;
+mod timeouts;
 
 use super::Case;
 
@@ -99,6 +102,27 @@ table! {
         a_repeated_step_is_refused_as_already_applied,
         a_higher_step_and_a_higher_token_are_admitted,
         a_step_that_was_rolled_back_can_be_repeated;
+    resolving:
+        a_committed_step_is_applied,
+        a_step_that_is_not_in_is_not_applied_and_stays_so,
+        a_newer_token_or_a_later_step_supersedes_it,
+        without_a_step_nothing_can_be_resolved,
+        what_says_nothing_about_the_write_is_an_error,
+        while_the_old_transaction_is_open_it_stays_unknown,
+        it_leaves_the_session_as_it_was;
+    timeouts:
+        a_fence_that_waits_too_long_leaves_nothing_open,
+        a_write_that_waits_too_long_is_no_unfenced_commit,
+        a_statement_that_takes_too_long_is_no_unfenced_commit,
+        a_cancelled_statement_is_no_unfenced_commit,
+        a_session_killed_in_the_middle_of_a_statement_is_no_commit;
+    sessions:
+        unusual_settings_change_no_verdict,
+        both_meanings_of_affected_rows_give_the_same_verdicts,
+        a_fence_after_a_read_gives_no_wrong_result_unnoticed,
+        a_read_before_the_fence_is_stale_where_the_database_says_nothing,
+        a_conflict_with_the_snapshot_is_no_unfenced_commit,
+        a_stale_fence_inside_a_raw_savepoint_ends_the_transaction;
     abandoned:
         a_closure_abandoned_at_every_await_leaves_the_pool_clean,
         a_guard_abandoned_at_every_await_leaves_the_pool_clean,
