@@ -59,6 +59,8 @@ mod retry;
 #[cfg(feature = "__adapter")]
 #[allow(dead_code, reason = "not every adapter needs all of it")]
 mod sql;
+#[cfg(feature = "__adapter")]
+mod written;
 
 #[cfg(feature = "__diesel")]
 pub mod diesel;
@@ -87,3 +89,5 @@ pub use health::Poisoned;
 pub use highwater_lock::{Domain, Fence, FenceKey, FencingToken, Key, KeySet, Mark, Step};
 pub use options::{Configured, DomainPolicy, FenceOptions, Isolation, TableName, TableNameError};
 pub use resolution::Resolution;
+#[cfg(feature = "__adapter")]
+pub use written::Written;

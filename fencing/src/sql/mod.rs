@@ -6,6 +6,7 @@
 pub(crate) mod mysql;
 #[cfg(feature = "__postgres")]
 pub(crate) mod postgres;
+pub(crate) mod row;
 #[cfg(feature = "__sqlite")]
 pub(crate) mod sqlite;
 

@@ -1,6 +1,6 @@
 //! The public face of the supported databases.
 
-use super::driver::Driver;
+use super::write::Write;
 
 /// A database of sqlx that has fenced transactions: `Postgres`, `MySql` (MariaDB too) or `Sqlite`,
 /// as far as their features are on.
@@ -11,6 +11,6 @@ use super::driver::Driver;
     note = "enable the feature `sqlx-postgres`, `sqlx-mysql` or `sqlx-sqlite` of \
             `highwater-fencing`; `sqlx::Any` is not supported"
 )]
-pub trait Dialect: Driver {}
+pub trait Dialect: Write {}
 
-impl<Db: Driver> Dialect for Db {}
+impl<Db: Write> Dialect for Db {}

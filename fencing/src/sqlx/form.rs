@@ -10,12 +10,13 @@ use super::FenceError;
 use super::dialect::Dialect;
 use super::fenced::{Fenced, is_transient};
 use super::link::{Lend, sealed};
-use crate::Resolution;
+use super::write::RowWrite;
 use crate::body::Body;
 use crate::offer::Offer;
 use crate::options::FenceOptions;
 use crate::retry::{Retry, carries};
 use crate::sql::{self, Class};
+use crate::{Resolution, Written};
 
 /// Fenced transactions of sqlx, as methods of a fence.
 ///
@@ -93,6 +94,24 @@ pub trait SqlxFence: Offer {
         connection: L,
     ) -> impl Future<Output = Result<Fenced<'c, L::Database>, FenceError>> + Send + 'a {
         begin_on(connection.link(), self.offered())
+    }
+
+    /// Writes one row, fence and write in **one** round trip where that is right: on PostgreSQL in one
+    /// statement; on MySQL and MariaDB in one for an update under a single key that has a mark
+    /// already and whose table is not protected; otherwise, and on SQLite, in a transaction.
+    ///
+    /// What can be said with [`RowWrite`] is what is right in one statement. Collisions are retried
+    /// within the budget. Dropping the future before its end leaves nothing open, but the row may have
+    /// been written.
+    ///
+    /// # Errors
+    /// Those of a commit: [`FenceError::Unknown`] if the connection failed before the answer came.
+    fn write<'a, Db: Dialect>(
+        &'a self,
+        pool: &'a Pool<Db>,
+        write: &'a RowWrite<'_, Db>,
+    ) -> impl Future<Output = Result<Written, FenceError>> + Send + 'a {
+        super::write::write(pool, self.offered(), write)
     }
 
     /// Finds out what became of a write of this token and step whose commit ended as

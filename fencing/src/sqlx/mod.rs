@@ -67,12 +67,14 @@ mod mysql;
 mod postgres;
 #[cfg(feature = "sqlx-sqlite")]
 mod sqlite;
+mod write;
 
 pub use crate::Poisoned;
 pub use dialect::Dialect;
 pub use fenced::Fenced;
 pub use form::SqlxFence;
 pub use link::Lend;
+pub use write::RowWrite;
 
 /// Why a fenced transaction of sqlx was refused or not committed.
 pub type FenceError = crate::FenceError<::sqlx::Error>;

@@ -196,6 +196,17 @@ fn failed(error: &Error, acknowledged: u32) -> Failed {
     }
 }
 
+/// Whether the server said that nothing was written. (Of a statement it answers every error, but
+/// that it was killed.)
+pub(crate) fn is_answer(error: &Error) -> bool {
+    server_error(error).is_some_and(|error| mysql::failed(error.number(), 0) != Failed::Unknown)
+}
+
+/// Whether a trigger refused.
+pub(crate) fn is_signal(error: &Error) -> bool {
+    server_error(error).is_some_and(|error| error.number() == 1644)
+}
+
 fn server_error(error: &Error) -> Option<&MySqlDatabaseError> {
     error.as_database_error()?.try_downcast_ref()
 }

@@ -215,6 +215,11 @@ fn failed(error: &Error, acknowledged: u32) -> Failed {
     }
 }
 
+/// Whether the server said that nothing was written.
+pub(crate) fn is_answer(error: &Error) -> bool {
+    failed(error, 1) == Failed::RolledBack
+}
+
 fn server_error(error: &Error) -> Option<&PgDatabaseError> {
     error.as_database_error()?.try_downcast_ref()
 }
