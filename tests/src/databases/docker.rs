@@ -14,7 +14,7 @@ use testcontainers::runners::AsyncRunner as _;
 use testcontainers::{ContainerAsync, GenericImage, ImageExt as _};
 
 use super::process::Guarded;
-use super::{Kind, PASSWORD, PERFORMANCE_SCHEMA, Release, first_answer};
+use super::{Kind, PASSWORD, PERFORMANCE_SCHEMA, POSTGRES_AUTHENTICATION, Release, first_answer};
 
 /// A running container. Dropping it removes the container.
 #[derive(Debug)]
@@ -96,6 +96,7 @@ fn request(kind: Kind, name: &str, tag: &str) -> testcontainers::ContainerReques
     };
     image
         .with_env_var(variable, PASSWORD)
+        .with_env_var("POSTGRES_HOST_AUTH_METHOD", POSTGRES_AUTHENTICATION)
         .with_cmd(arguments.iter().copied())
         .with_mount(Mount::tmpfs_mount(data))
         .with_host_config_modifier(move |config| {

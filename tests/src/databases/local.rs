@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt as _;
 use tempfile::TempDir;
 
 use super::process::Guarded;
-use super::{Kind, PASSWORD, PERFORMANCE_SCHEMA, first_answer};
+use super::{Kind, PASSWORD, PERFORMANCE_SCHEMA, POSTGRES_AUTHENTICATION, first_answer};
 
 /// A server process. Dropping it stops the server and removes its folder.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ impl Installed {
                 &data,
                 "--username=postgres",
                 &pwfile,
-                "--auth=scram-sha-256",
+                &format!("--auth={POSTGRES_AUTHENTICATION}"),
                 "--encoding=UTF8",
                 "--locale=C",
                 "--no-sync",
