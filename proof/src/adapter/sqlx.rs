@@ -33,9 +33,12 @@ impl<Db> Sqlx<Db> {
 
 /// What the generic code below cannot say, because sqlx's bounds name the database.
 trait Driven: Supported {
-    const DIALECT: Dialect;
+    const SPOKEN: Dialect;
 
-    fn run<'a>(conn: &'a mut Self::Connection, sql: &'a str) -> BoxFuture<'a, Result<u64, Error>>;
+    fn run_on<'a>(
+        conn: &'a mut Self::Connection,
+        sql: &'a str,
+    ) -> BoxFuture<'a, Result<u64, Error>>;
     fn number<'a>(
         conn: &'a mut Self::Connection,
         sql: &'a str,
@@ -58,9 +61,9 @@ trait Driven: Supported {
 macro_rules! driven {
     ($database:ty, $dialect:ident, $migrate:path) => {
         impl Driven for $database {
-            const DIALECT: Dialect = Dialect::$dialect;
+            const SPOKEN: Dialect = Dialect::$dialect;
 
-            fn run<'a>(
+            fn run_on<'a>(
                 conn: &'a mut Self::Connection,
                 sql: &'a str,
             ) -> BoxFuture<'a, Result<u64, Error>> {
@@ -129,7 +132,7 @@ impl<Db: Driven> Adapter for Sqlx<Db> {
     }
 
     fn dialect(&self) -> Dialect {
-        Db::DIALECT
+        Db::SPOKEN
     }
 
     fn abilities(&self) -> Abilities {
@@ -140,7 +143,7 @@ impl<Db: Driven> Adapter for Sqlx<Db> {
             counts_savepoints: true,
             cancels: true,
             pools: true,
-            vetoes: Db::DIALECT == Dialect::Sqlite,
+            vetoes: Db::SPOKEN == Dialect::Sqlite,
         }
     }
 
@@ -172,7 +175,7 @@ impl<Db: Driven> Source for Open<Db> {
         Box::pin(async move {
             let mut tx = self.0.begin().await.map_err(database)?;
             if !before.is_empty() {
-                Db::run(&mut tx, before).await.map_err(database)?;
+                Db::run_on(&mut tx, before).await.map_err(database)?;
             }
             fenced(fence.admit(tx).await)
         })
@@ -190,7 +193,7 @@ impl<Db: Driven> Source for Open<Db> {
                 Err(error) => error.map_driver(wrap),
                 Ok(_) => panic!("a fence was taken inside a savepoint"),
             };
-            Db::run(&mut tx, then).await.map_err(database)?;
+            Db::run_on(&mut tx, then).await.map_err(database)?;
             tx.commit().await.map_err(database)?;
             Err(refused)
         })
@@ -289,7 +292,7 @@ impl<Db: Driven> Source for Open<Db> {
     fn run<'a>(&'a self, sql: &'a str) -> BoxFuture<'a, Result<(), DriverError>> {
         Box::pin(async move {
             let mut conn = self.0.acquire().await.map_err(wrap)?;
-            Db::run(&mut conn, sql).await.map(drop).map_err(wrap)
+            Db::run_on(&mut conn, sql).await.map(drop).map_err(wrap)
         })
     }
 
@@ -313,7 +316,7 @@ impl<Db: Driven> Source for Open<Db> {
 async fn lent<Db: Driven>(pool: &Pool<Db>, before: &str) -> Result<PoolConnection<Db>, Error> {
     let mut conn = pool.acquire().await?;
     if !before.is_empty() {
-        Db::run(&mut conn, before).await?;
+        Db::run_on(&mut conn, before).await?;
     }
     Ok(conn)
 }
@@ -337,7 +340,7 @@ impl<Db: Driven> Statements for Fenced<'_, Db> {
     }
 
     fn run_past<'a>(&'a mut self, sql: &'a str) -> BoxFuture<'a, Result<u64, DriverError>> {
-        Box::pin(async move { Db::run(self.connection(), sql).await.map_err(wrap) })
+        Box::pin(async move { Db::run_on(self.connection(), sql).await.map_err(wrap) })
     }
 
     fn number_past<'a>(
@@ -354,7 +357,7 @@ impl<Db: Driven> Statements for Fenced<'_, Db> {
     ) -> BoxFuture<'a, Result<(), DriverError>> {
         Box::pin(async move {
             let mut savepoint = self.connection().begin().await.map_err(wrap)?;
-            Db::run(&mut savepoint, sql).await.map_err(wrap)?;
+            Db::run_on(&mut savepoint, sql).await.map_err(wrap)?;
             let ended = if keep {
                 savepoint.commit().await
             } else {
@@ -409,7 +412,7 @@ struct Unfenced<Db: Database>(Transaction<'static, Db>);
 
 impl<Db: Driven> Statements for Unfenced<Db> {
     fn run<'a>(&'a mut self, sql: &'a str) -> BoxFuture<'a, Result<u64, DriverError>> {
-        Box::pin(async move { Db::run(&mut self.0, sql).await.map_err(wrap) })
+        Box::pin(async move { Db::run_on(&mut self.0, sql).await.map_err(wrap) })
     }
 
     fn number<'a>(&'a mut self, sql: &'a str) -> BoxFuture<'a, Result<Option<i64>, DriverError>> {
