@@ -1,12 +1,9 @@
 //! `highwater prove` as a user runs it, on SQLite.
 #![cfg(all(unix, feature = "prove-sqlx"))]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection};
 
 struct Database {
@@ -162,8 +159,12 @@ fn what_cannot_be_proven_is_said_at_once() {
     );
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn an_interrupted_proof_leaves_no_table_and_no_process() {
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+
     let database = Database::new();
     let url = database.url();
     let mut command = prove(
@@ -173,7 +174,6 @@ fn an_interrupted_proof_leaves_no_table_and_no_process() {
     let process = command.stderr(Stdio::piped()).spawn().expect("starts");
     let pid = Pid::from_raw(process.id().try_into().expect("a pid"));
     eventually(|| database.path("proof.db").exists() && !database.tables().is_empty());
-    // Holders have the parent's id in their status, as long as it lives.
     eventually(|| !children(process.id()).is_empty());
     let holders = children(process.id());
     kill(pid, Signal::SIGINT).expect("a process of ours");
@@ -185,10 +185,10 @@ fn an_interrupted_proof_leaves_no_table_and_no_process() {
     eventually(|| holders.iter().all(|&holder| !is_alive(holder)));
 }
 
+#[cfg(target_os = "linux")]
 fn children(of: u32) -> Vec<u32> {
-    let list = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children"));
-    let mut children: Vec<u32> = words(&list.unwrap_or_default());
-    // Each thread has its own list.
+    let mut children = Vec::new();
+    // Each thread has a list of its own.
     for thread in std::fs::read_dir(format!("/proc/{of}/task"))
         .into_iter()
         .flatten()
@@ -199,6 +199,7 @@ fn children(of: u32) -> Vec<u32> {
     children
 }
 
+#[cfg(target_os = "linux")]
 fn words(text: &str) -> Vec<u32> {
     text.split_whitespace()
         .filter_map(|word| word.parse().ok())
@@ -206,8 +207,9 @@ fn words(text: &str) -> Vec<u32> {
 }
 
 /// A process that has ended and waits to be collected by whoever is its parent now is not alive.
+#[cfg(target_os = "linux")]
 fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.is_ok_and(|stat| {
         !stat
             .rsplit(") ")
@@ -216,8 +218,11 @@ fn is_alive(pid: u32) -> bool {
     })
 }
 
+#[cfg(target_os = "linux")]
 #[track_caller]
 fn eventually(condition: impl Fn() -> bool) {
+    use std::time::{Duration, Instant};
+
     let deadline = Instant::now() + Duration::from_secs(30);
     while !condition() {
         assert!(Instant::now() < deadline, "it does not happen");

@@ -110,7 +110,7 @@ const FEATURES: [(&str, &str, Dialect); 14] = [
     ("sqlx", "prove", Dialect::MySql),
     ("sqlx", "prove", Dialect::Sqlite),
     ("tokio-postgres", "prove", Dialect::Postgres),
-    ("diesel", "prove-diesel-postgres", Dialect::Postgres),
+    ("diesel", "prove", Dialect::Postgres),
     ("diesel", "prove-diesel-mysql", Dialect::MySql),
     ("diesel", "prove", Dialect::Sqlite),
     ("diesel-async", "prove", Dialect::Postgres),
