@@ -56,6 +56,7 @@ pub mod protect;
 mod resolution;
 #[cfg(feature = "__adapter")]
 mod retry;
+pub mod row_token;
 #[cfg(feature = "__adapter")]
 #[allow(dead_code, reason = "not every adapter needs all of it")]
 mod sql;
