@@ -13,7 +13,7 @@ use super::count::Damage;
 use super::holder::{Crew, HolderError};
 use super::observer::{Observer, ObserverError, Version};
 use super::plan::Plan;
-use super::report::{Row, Verdict};
+use super::report::{Counts, Row, Verdict};
 use super::round::{self, Shelf, Told};
 use super::words::How;
 
@@ -103,17 +103,23 @@ impl Played {
         version: &Version,
     ) -> Result<Row, ObserverError> {
         let cell = &self.cell;
-        let mut damage = Damage::default();
-        for (number, plan) in cell.plans.iter().enumerate() {
-            let shelf = cell.shelf(number);
-            damage += observer.damage(shelf, &shelf.orders(plan)).await?;
-        }
-        let (told, reason) = match self.told {
-            Ok(told) => (Some(told.clone()), told.other),
+        let (counts, reason) = match self.told {
             Err(error) => (None, Some(super::worker::chain(&error))),
+            Ok(told) => {
+                let mut damage = Damage::default();
+                for (number, plan) in cell.plans.iter().enumerate() {
+                    let shelf = cell.shelf(number);
+                    damage += observer.damage(shelf, &shelf.orders(plan)).await?;
+                }
+                let counts = Counts {
+                    stale_writes: told.stale_writes,
+                    refused: told.refused,
+                    lost: damage.lost,
+                    doubled: damage.doubled,
+                };
+                (Some(counts), told.other)
+            }
         };
-        let verdict = Verdict::of(cell.how.form, told.as_ref(), damage);
-        let told = told.unwrap_or_default();
         Ok(Row {
             position: cell.position,
             database: version.database(dialect).to_owned(),
@@ -122,11 +128,8 @@ impl Played {
             adapter: cell.adapter.name().to_owned(),
             form: cell.how.form,
             rounds: cell.plans.len() as u32,
-            stale_writes: told.stale_writes,
-            refused: told.refused,
-            lost: damage.lost,
-            doubled: damage.doubled,
-            verdict,
+            counts,
+            verdict: Verdict::of(cell.how.form, counts),
             reason,
         })
     }

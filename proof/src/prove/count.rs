@@ -28,12 +28,6 @@ pub(super) struct Damage {
     pub(super) doubled: i64,
 }
 
-impl Damage {
-    pub(super) fn is_none(self) -> bool {
-        self == Self::default()
-    }
-}
-
 impl std::ops::AddAssign for Damage {
     fn add_assign(&mut self, other: Self) {
         self.lost += other.lost;

@@ -90,7 +90,8 @@ impl Holder {
         };
         match holder.hear().await? {
             Answer::Ready => Ok(holder),
-            other => Err(HolderError::unexpected("ready", other)),
+            Answer::Failed { reason } => Err(HolderError::Open { reason }),
+            other => Err(HolderError::unexpected("start", other)),
         }
     }
 
@@ -175,6 +176,14 @@ pub enum HolderError {
     /// The link through which a holder is partitioned.
     #[error("the link to the lock server does not start")]
     Link(#[source] io::Error),
+    /// The adapter of a holder got no connection.
+    #[error(
+        "a holder could not open the database; rounds at once take two connections each: {reason}"
+    )]
+    Open {
+        /// What it said.
+        reason: String,
+    },
     /// A holder that had every right could not do its work.
     #[error("a holder could not {wanted}: {reason}")]
     Failed {

@@ -4,8 +4,9 @@
 //! [`run`] puts every adapter through the same seeded rounds, one row of the report per isolation
 //! level and form. Holders are processes of their own that run [`work`], and their locks come from a
 //! real lock server. What happened is read from the database afterwards, never from what a holder
-//! said. The path of a run is [`plan`] (what will happen), `round` (making it happen), `holder` and
-//! `worker` (the two ends of a process), `observer` and `count` (what is true), [`report`].
+//! said. The path of a run: `choice` and `plan` (what will happen), `cell` and `round` (making it
+//! happen), `holder` and `worker` (the two ends of a process), `observer` and `count` (what is true),
+//! `report`.
 
 mod cell;
 mod choice;
@@ -37,7 +38,7 @@ use observer::Observer;
 pub use choice::{Choice, ChoiceError};
 pub use holder::HolderError;
 pub use observer::ObserverError;
-pub use report::{Report, Row, Verdict};
+pub use report::{Counts, Report, Row, Verdict};
 pub use words::{Form, Level};
 pub use worker::{WorkerError, work};
 
@@ -88,7 +89,7 @@ pub async fn run(
         report = all(options, dialect, &url, &observer, cells, &mut progress) => report,
         () = interrupted => Err(ProveError::Interrupted),
     };
-    // Holders are gone by now, so nothing but a dead database keeps this from ending.
+    // After an interruption the holders are being killed, and what they have locked is waited for.
     let dropped = timeout(CLEAN_UP, observer.drop_tables()).await;
     let report = proven?;
     match dropped {

@@ -3,7 +3,6 @@
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use super::count::Damage;
 use super::round::Told;
 use super::words::{Form, Level};
 
@@ -35,6 +34,18 @@ pub struct Row {
     pub form: Form,
     /// Rounds played.
     pub rounds: u32,
+    /// What was counted; nothing if a round did not come to its end.
+    #[serde(flatten)]
+    pub counts: Option<Counts>,
+    /// What it amounts to.
+    pub verdict: Verdict,
+    /// More about a row that is not as it must be.
+    pub reason: Option<String>,
+}
+
+/// The numbers of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Counts {
     /// Writes of a holder after its successor had written.
     pub stale_writes: u32,
     /// Those of them that the fence refused.
@@ -43,10 +54,6 @@ pub struct Row {
     pub lost: i64,
     /// Units that were sold or deducted more than once.
     pub doubled: i64,
-    /// What it amounts to.
-    pub verdict: Verdict,
-    /// More about a row that is not as it must be.
-    pub reason: Option<String>,
 }
 
 /// What a row amounts to.
@@ -73,15 +80,15 @@ impl Verdict {
         matches!(self, Self::Exact | Self::DamagedControl)
     }
 
-    pub(super) fn of(form: Form, told: Option<&Told>, damage: Damage) -> Self {
-        let Some(told) = told else {
+    pub(super) fn of(form: Form, counts: Option<Counts>) -> Self {
+        let Some(counts) = counts else {
             return Self::Incomplete;
         };
-        match (form.is_fenced(), damage.is_none()) {
+        let right = counts.lost == 0 && counts.doubled == 0;
+        let refused = counts.stale_writes > 0 && counts.refused == counts.stale_writes;
+        match (form.is_fenced(), right) {
             (true, false) => Self::Damaged,
-            (true, true) if told.stale_writes > 0 && told.refused == told.stale_writes => {
-                Self::Exact
-            }
+            (true, true) if refused => Self::Exact,
             (true, true) => Self::NotRefused,
             (false, true) => Self::NoDamage,
             (false, false) => Self::DamagedControl,
@@ -121,15 +128,19 @@ impl Row {
 
     /// All of it in one line.
     pub fn summary(&self) -> String {
+        let (name, rounds, verdict) = (self.name(), self.rounds, self.verdict.words());
+        let Some(counts) = self.counts else {
+            return format!("{name}: {verdict}");
+        };
+        let Counts {
+            stale_writes,
+            refused,
+            lost,
+            doubled,
+        } = counts;
         format!(
-            "{}: {} rounds, {} of {} stale writes refused, {} units lost, {} doubled: {}",
-            self.name(),
-            self.rounds,
-            self.refused,
-            self.stale_writes,
-            self.lost,
-            self.doubled,
-            self.verdict.words()
+            "{name}: {rounds} rounds, {refused} of {stale_writes} stale writes refused, {lost} units \
+             lost, {doubled} doubled: {verdict}"
         )
     }
 
@@ -171,6 +182,7 @@ impl Report {
         table.load_style(presets::ASCII_MARKDOWN);
         table.set_header(HEADER);
         for row in &self.rows {
+            let cell = |show: fn(Counts) -> String| row.counts.map_or("-".to_owned(), show);
             table.add_row([
                 row.database.clone(),
                 row.version.clone(),
@@ -178,9 +190,9 @@ impl Report {
                 row.adapter.clone(),
                 row.form.to_string(),
                 row.rounds.to_string(),
-                format!("{} of {}", row.refused, row.stale_writes),
-                row.lost.to_string(),
-                row.doubled.to_string(),
+                cell(|counts| format!("{} of {}", counts.refused, counts.stale_writes)),
+                cell(|counts| counts.lost.to_string()),
+                cell(|counts| counts.doubled.to_string()),
                 row.verdict.words().to_owned(),
             ]);
         }
@@ -218,44 +230,32 @@ const HEADER: [&str; 10] = [
 mod tests {
     use super::*;
 
-    fn told(stale_writes: u32, refused: u32) -> Told {
-        Told {
+    fn counted(stale_writes: u32, refused: u32, lost: i64, doubled: i64) -> Option<Counts> {
+        Some(Counts {
             stale_writes,
             refused,
-            other: None,
-        }
+            lost,
+            doubled,
+        })
     }
-
-    const NONE: Damage = Damage {
-        lost: 0,
-        doubled: 0,
-    };
-    const LOST: Damage = Damage {
-        lost: 1,
-        doubled: 0,
-    };
-    const DOUBLED: Damage = Damage {
-        lost: 0,
-        doubled: 1,
-    };
 
     #[test]
     fn a_fenced_row_must_be_exact_and_must_have_refused_every_stale_write() {
-        let of = |told: &Told, damage| Verdict::of(Form::Guard, Some(told), damage);
-        assert_eq!(of(&told(3, 3), NONE), Verdict::Exact);
-        assert_eq!(of(&told(3, 3), LOST), Verdict::Damaged);
-        assert_eq!(of(&told(3, 3), DOUBLED), Verdict::Damaged);
-        assert_eq!(of(&told(3, 2), NONE), Verdict::NotRefused);
-        assert_eq!(of(&told(0, 0), NONE), Verdict::NotRefused);
-        assert_eq!(Verdict::of(Form::Guard, None, NONE), Verdict::Incomplete);
+        let of = |counts| Verdict::of(Form::Guard, counts);
+        assert_eq!(of(counted(3, 3, 0, 0)), Verdict::Exact);
+        assert_eq!(of(counted(3, 3, 1, 0)), Verdict::Damaged);
+        assert_eq!(of(counted(3, 3, 0, 1)), Verdict::Damaged);
+        assert_eq!(of(counted(3, 2, 0, 0)), Verdict::NotRefused);
+        assert_eq!(of(counted(0, 0, 0, 0)), Verdict::NotRefused);
+        assert_eq!(of(None), Verdict::Incomplete);
     }
 
     #[test]
     fn a_control_without_damage_is_no_proof() {
-        let of = |damage| Verdict::of(Form::Plain, Some(&told(3, 0)), damage);
-        assert_eq!(of(NONE), Verdict::NoDamage);
-        assert_eq!(of(LOST), Verdict::DamagedControl);
-        assert_eq!(of(DOUBLED), Verdict::DamagedControl);
+        let of = |counts| Verdict::of(Form::Plain, counts);
+        assert_eq!(of(counted(3, 0, 0, 0)), Verdict::NoDamage);
+        assert_eq!(of(counted(3, 0, 1, 0)), Verdict::DamagedControl);
+        assert_eq!(of(counted(3, 0, 0, 1)), Verdict::DamagedControl);
     }
 
     fn row(form: Form, verdict: Verdict) -> Row {
@@ -267,10 +267,7 @@ mod tests {
             adapter: "sqlx".to_owned(),
             form,
             rounds: 3,
-            stale_writes: 3,
-            refused: 3,
-            lost: 0,
-            doubled: 0,
+            counts: counted(3, 3, 0, 0),
             verdict,
             reason: None,
         }
@@ -292,5 +289,24 @@ mod tests {
         assert!(complaint.contains("NO DAMAGE"), "{complaint}");
         assert!(bad.json().unwrap().contains("\"no-damage\""));
         assert!(!Report::new(1, Vec::new()).is_proof());
+    }
+
+    #[test]
+    fn a_row_without_counts_has_none_in_any_output() {
+        let mut row = row(Form::Guard, Verdict::Incomplete);
+        row.counts = None;
+        row.reason = Some("the power went out".to_owned());
+        let report = Report::new(1, vec![row]);
+        let table = report.table();
+        let cells: Vec<_> = table
+            .lines()
+            .last()
+            .unwrap()
+            .split('|')
+            .map(str::trim)
+            .collect();
+        assert_eq!(cells[7..10], ["-", "-", "-"], "{table}");
+        assert!(!report.json().unwrap().contains("lost"));
+        assert!(report.complaints()[0].ends_with("INCOMPLETE: the power went out"));
     }
 }

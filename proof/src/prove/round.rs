@@ -140,7 +140,12 @@ impl Round {
         let write = self.write(self.of_a[0], Stop::Never);
         match a.ask(&write).await? {
             Answer::Written => self.done(self.of_a[0]),
-            other => return Err(HolderError::unexpected("write with a right to", other)),
+            other => {
+                return Err(HolderError::unexpected(
+                    "write while the lock was its own",
+                    other,
+                ));
+            }
         }
         self.read(&mut a, self.of_a[1]).await?;
         self.take_over(token).await?;
@@ -186,12 +191,22 @@ impl Round {
                     self.done(order);
                     continue;
                 }
-                other => return Err(HolderError::unexpected("read with a right to", other)),
+                other => {
+                    return Err(HolderError::unexpected(
+                        "read while the lock was its own",
+                        other,
+                    ));
+                }
             }
             let write = self.write(order, Stop::Never);
             match self.successor.ask(&write).await? {
                 Answer::Written => self.done(order),
-                other => return Err(HolderError::unexpected("write with a right to", other)),
+                other => {
+                    return Err(HolderError::unexpected(
+                        "write while the lock was its own",
+                        other,
+                    ));
+                }
             }
         }
         release(&mut self.successor).await?;
@@ -201,7 +216,10 @@ impl Round {
     async fn read(&self, a: &mut Holder, order: Order) -> Result<(), HolderError> {
         match a.ask(&self.read_command(order)).await? {
             Answer::Stock { .. } => Ok(()),
-            other => Err(HolderError::unexpected("read with a right to", other)),
+            other => Err(HolderError::unexpected(
+                "read while the lock was its own",
+                other,
+            )),
         }
     }
 

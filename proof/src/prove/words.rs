@@ -110,7 +110,7 @@ pub(super) struct How {
     pub(super) level: Level,
 }
 
-/// Where a holder stops in its writing transaction, says so, and waits.
+/// Where a holder stops in its writing transaction, says so, and waits for its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Stop {
     /// Nowhere.
@@ -141,8 +141,6 @@ pub(super) enum Command {
         quantity: i64,
         stop: Stop,
     },
-    /// Go on from where you stopped.
-    Go,
     /// Give the lock back. A holder that was overtaken has none; that is no failure.
     Release,
 }

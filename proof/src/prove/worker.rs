@@ -117,7 +117,6 @@ impl Worker {
                 }
                 Ok(Answer::Released)
             }
-            Command::Go => Err("it has not stopped anywhere".into()),
         };
         done.unwrap_or_else(|error| answer_of(&error))
     }
@@ -382,16 +381,14 @@ impl Pipe {
         output.flush()
     }
 
-    /// Says so and waits, if this is where to stop.
+    /// If this is where to stop, says so and waits to be killed, at most until the input ends.
     async fn stop_at(&self, at: Stop, stop: Stop) -> io::Result<()> {
         if at != stop {
             return Ok(());
         }
         self.say(&Answer::Stopped { at }).await?;
-        match self.hear().await? {
-            Some(Command::Go) => Ok(()),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
+        self.hear().await?;
+        Err(io::ErrorKind::UnexpectedEof.into())
     }
 }
 
