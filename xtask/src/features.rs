@@ -41,6 +41,11 @@ impl Features {
         self.arguments.iter().cloned()
     }
 
+    /// Whether diesel on MySQL and MariaDB is left out.
+    pub(crate) fn lack_mysql_client(&self) -> bool {
+        self.left_out.is_some()
+    }
+
     /// Says what is left out, if something is.
     pub(crate) fn tell(&self) {
         if let Some(text) = self.left_out {

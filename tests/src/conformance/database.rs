@@ -9,7 +9,7 @@ use std::time::Duration;
 use highwater_fencing::migrate;
 use highwater_proof::adapter::Dialect;
 
-use crate::databases::Kind;
+use crate::databases::{Kind, Release};
 
 /// A database that the suite runs against.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub struct Database {
     pub dialect: Dialect,
     /// The server it needs; a file if none.
     pub server: Option<Kind>,
+    /// Which release of it, where that is another one than the suite always runs on.
+    pub further: Option<Release>,
 
     /// DDL ends the transaction it stands in.
     pub(super) ddl_commits: bool,
@@ -45,7 +47,20 @@ pub struct Database {
 
 impl Database {
     /// All of them.
-    pub(super) const ALL: [&'static Self; 4] = [&SQLITE, &POSTGRES, &MYSQL, &MARIADB];
+    pub(super) const ALL: [&'static Self; 7] = [
+        &SQLITE,
+        &POSTGRES,
+        &MYSQL,
+        &MARIADB,
+        &POSTGRES_17,
+        &POSTGRES_18,
+        &MARIADB_11_8,
+    ];
+
+    /// The release of the server, if it is one.
+    pub(super) fn release(&self) -> Option<Release> {
+        self.further.or(self.server.map(Release::from))
+    }
 
     /// The column `key`, quoted.
     pub(super) fn key(&self) -> &'static str {
@@ -90,10 +105,13 @@ impl Database {
 const MYSQL_SESSION: &str = "SELECT CAST(CONNECTION_ID() AS SIGNED)";
 
 /// PostgreSQL.
-pub(super) static POSTGRES: Database = Database {
+pub(super) static POSTGRES: Database = ANY_POSTGRES;
+
+const ANY_POSTGRES: Database = Database {
     name: "postgres",
     dialect: Dialect::Postgres,
     server: Some(Kind::Postgres),
+    further: None,
     ddl_commits: false,
     keeps_late_writes: true,
     aborts_on_error: true,
@@ -115,6 +133,7 @@ pub(super) static MYSQL: Database = Database {
     name: "mysql",
     dialect: Dialect::MySql,
     server: Some(Kind::MySql),
+    further: None,
     ddl_commits: true,
     keeps_late_writes: false,
     aborts_on_error: false,
@@ -135,10 +154,13 @@ pub(super) static MYSQL: Database = Database {
 };
 
 /// MariaDB.
-pub(super) static MARIADB: Database = Database {
+pub(super) static MARIADB: Database = ANY_MARIADB;
+
+const ANY_MARIADB: Database = Database {
     name: "mariadb",
     dialect: Dialect::MySql,
     server: Some(Kind::MariaDb),
+    further: None,
     ddl_commits: true,
     keeps_late_writes: false,
     aborts_on_error: false,
@@ -157,11 +179,33 @@ pub(super) static MARIADB: Database = Database {
     session: Some(MYSQL_SESSION),
 };
 
+/// PostgreSQL 17.
+pub(super) static POSTGRES_17: Database = Database {
+    name: "postgres-17",
+    further: Some(Release::POSTGRES_17),
+    ..ANY_POSTGRES
+};
+
+/// PostgreSQL 18.
+pub(super) static POSTGRES_18: Database = Database {
+    name: "postgres-18",
+    further: Some(Release::POSTGRES_18),
+    ..ANY_POSTGRES
+};
+
+/// MariaDB 11.8, which refuses to lock a row that changed since the snapshot.
+pub(super) static MARIADB_11_8: Database = Database {
+    name: "mariadb-11.8",
+    further: Some(Release::MARIADB_11_8),
+    ..ANY_MARIADB
+};
+
 /// SQLite, as a file in WAL mode.
 pub(super) static SQLITE: Database = Database {
     name: "sqlite",
     dialect: Dialect::Sqlite,
     server: None,
+    further: None,
     ddl_commits: false,
     keeps_late_writes: false,
     aborts_on_error: false,

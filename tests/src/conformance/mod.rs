@@ -51,7 +51,6 @@ pub struct Suite {
     arguments: Arguments,
     runtime: Arc<Runtime>,
     servers: Arc<Servers>,
-    skipped: BTreeMap<&'static str, String>,
     trials: Vec<Trial>,
     subjects: Vec<(Subject, Arc<Mutex<Tally>>)>,
 }
@@ -78,7 +77,6 @@ impl Suite {
             arguments,
             runtime: Arc::new(Runtime::new().expect("a runtime can be started")),
             servers: Arc::default(),
-            skipped: Servers::skipped(),
             trials: Vec::new(),
             subjects: Vec::new(),
         };
@@ -99,7 +97,7 @@ impl Suite {
     fn add(&mut self, subject: Subject) {
         let tally = Arc::<Mutex<Tally>>::default();
         let Subject { adapter, database } = subject;
-        let skip = self.skipped.contains_key(database.name);
+        let skip = skip_reason(database).is_some();
         for &case in cases::ALL {
             let (runtime, servers) = (self.runtime.clone(), self.servers.clone());
             let tally = tally.clone();
@@ -141,11 +139,11 @@ impl Suite {
             for (reason, cases) in &tally.not_applicable {
                 println!("not applicable: {subject}: {reason}: {}", cases.join(", "));
             }
-            let detail = match (self.skipped.get(database.name), database.server) {
+            let detail = match (skip_reason(database), database.release()) {
                 (Some(reason), _) => format!("SKIPPED: {reason}"),
                 (None, None) => "a file".to_owned(),
-                (None, Some(kind)) => {
-                    let server = self.servers.describe(kind);
+                (None, Some(release)) => {
+                    let server = self.servers.describe(release);
                     server.unwrap_or_else(|| "no server".to_owned())
                 }
             };
@@ -162,6 +160,11 @@ impl Suite {
         self.runtime.block_on(async move { drop(self.servers) });
         conclusion.exit_code()
     }
+}
+
+/// Why the server of this database must not be used, if so.
+fn skip_reason(database: &Database) -> Option<String> {
+    database.release()?.skip_reason()
 }
 
 /// Runs one case in a new world and removes the world, whatever happens. Gives the reason if the

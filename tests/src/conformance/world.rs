@@ -69,14 +69,15 @@ impl World {
         servers: &Servers,
     ) -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (url, home) = match database.server {
+        let (url, home) = match database.release() {
             None => {
                 let folder = tempfile::tempdir().map_err(text)?;
                 let url = format!("sqlite://{}/stock.db?mode=rwc", folder.path().display());
                 (url, Home::File(folder))
             }
-            Some(kind) => {
-                let server = servers.get(kind).await?;
+            Some(release) => {
+                let server = servers.get(release).await?;
+                let kind = release.kind();
                 let number = NEXT.fetch_add(1, Ordering::Relaxed);
                 let name = format!("highwater_{}_{number}", std::process::id());
                 let admin = server.url().to_owned();
