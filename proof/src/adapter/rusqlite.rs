@@ -79,7 +79,7 @@ struct Open {
 struct InUse {
     conn: Option<Connection>,
     idle: Arc<Mutex<Vec<Connection>>>,
-    _permit: OwnedSemaphorePermit,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl InUse {
@@ -90,25 +90,28 @@ impl InUse {
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        let idle = self.idle.lock();
-        idle.expect("nothing panics under the lock")
-            .extend(self.conn.take());
+        if self.permit.is_some() {
+            let idle = self.idle.lock();
+            idle.expect("nothing panics under the lock")
+                .extend(self.conn.take());
+        }
     }
 }
 
 impl Open {
     async fn acquire(&self) -> Result<InUse, Error> {
-        let permit = Arc::clone(&self.free).acquire_owned().await;
-        let permit = permit.map_err(|_| Error::InvalidPath("closed".into()))?;
+        let permit = Arc::clone(&self.free).acquire_owned().await.ok();
         let mut idle = self.idle.lock().expect("nothing panics under the lock");
-        let conn = match idle.pop() {
-            Some(conn) => conn,
-            None => connect(&self.path)?,
+        let conn = match (&permit, idle.pop()) {
+            (Some(_), Some(conn)) => conn,
+            (Some(_), None) => connect(&self.path)?,
+            // It was closed: a database without tables is the closest to no connection.
+            (None, _) => Connection::open_in_memory()?,
         };
         Ok(InUse {
             conn: Some(conn),
             idle: Arc::clone(&self.idle),
-            _permit: permit,
+            permit,
         })
     }
 
