@@ -71,7 +71,7 @@ pub mod diesel_async;
 pub mod mysql_async;
 #[cfg(feature = "rusqlite")]
 pub mod rusqlite;
-#[cfg(feature = "sea-orm")]
+#[cfg(feature = "__sea-orm")]
 pub mod sea_orm;
 #[cfg(any(
     feature = "sqlx-mysql",

@@ -221,6 +221,12 @@ pub mod diesel_async {
     pub use crate::diesel_async::migrate::{run, run_for};
 }
 
+/// Creates the table of marks through sea-orm.
+#[cfg(feature = "__sea-orm")]
+pub mod sea_orm {
+    pub use crate::sea_orm::migrate::{run, run_for};
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

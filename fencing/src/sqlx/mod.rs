@@ -85,3 +85,26 @@ impl From<::sqlx::Error> for FenceError {
         Self::Database(error)
     }
 }
+
+/// What an error means for the transaction, whichever database it came from.
+#[cfg(feature = "__sea-orm")]
+pub(crate) fn class(error: &::sqlx::Error) -> crate::sql::Class {
+    use driver::Driver;
+
+    use crate::sql::Class;
+
+    let classes = [
+        #[cfg(feature = "sqlx-mysql")]
+        ::sqlx::MySql::class,
+        #[cfg(feature = "sqlx-postgres")]
+        ::sqlx::Postgres::class,
+        #[cfg(feature = "sqlx-sqlite")]
+        ::sqlx::Sqlite::class,
+    ];
+    // Each database knows its own errors only.
+    let known = classes.iter().map(|class| class(error));
+    known.fold(Class::Other, |found, class| match found {
+        Class::Other => class,
+        found => found,
+    })
+}
