@@ -31,6 +31,8 @@
 //! - [`Fence`]: keys, tokens and domain, from a lock client's ticket or built by hand.
 //! - [`FenceOptions`]: another table, the retry budget, the isolation level.
 //! - [`sqlx`](mod@crate::sqlx): the forms for sqlx 0.9 on PostgreSQL, MySQL/MariaDB and SQLite.
+//! - [`rusqlite`](mod@crate::rusqlite): the same for rusqlite 0.39, which blocks.
+//! - [`sea_orm`](mod@crate::sea_orm): the same for sea-orm 2, so that its entities work inside.
 //! - [`migrate`]: creates the table, or prints the SQL for your own migrations.
 //!
 //! # Rules that hold for every adapter

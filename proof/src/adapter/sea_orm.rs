@@ -281,3 +281,8 @@ fn wrap(error: DbErr) -> DriverError {
         .with_code(code)
         .with_poisoned(poisoned)
 }
+
+/// The program of the adapter's page.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/adapters/sea-orm.md")]
+struct Page;
