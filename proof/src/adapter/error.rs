@@ -42,6 +42,13 @@ impl DriverError {
         }
     }
 
+    /// Says more than the driver's error does by itself.
+    #[must_use]
+    pub fn with_text(mut self, text: impl Into<String>) -> Self {
+        self.text = text.into();
+        self
+    }
+
     /// Adds the code.
     #[must_use]
     pub fn with_code(mut self, code: Option<String>) -> Self {

@@ -267,17 +267,19 @@ fn verdict(error: FenceError) -> Verdict {
 }
 
 fn wrap(error: DbErr) -> DriverError {
-    let code = match &error {
-        DbErr::Conn(RuntimeErr::SqlxError(error))
-        | DbErr::Exec(RuntimeErr::SqlxError(error))
-        | DbErr::Query(RuntimeErr::SqlxError(error)) => error
-            .as_database_error()
-            .and_then(|error| error.code())
-            .map(Into::into),
-        _ => None,
-    };
     let poisoned = poisoned(&error).cloned();
+    let (DbErr::Conn(RuntimeErr::SqlxError(of_sqlx))
+    | DbErr::Exec(RuntimeErr::SqlxError(of_sqlx))
+    | DbErr::Query(RuntimeErr::SqlxError(of_sqlx))) = &error
+    else {
+        return DriverError::new(error);
+    };
+    let of_server = of_sqlx.as_database_error();
+    let code = of_server.and_then(|error| error.code()).map(Into::into);
+    // As the guard records it: without the prefix of sea-orm.
+    let text = of_sqlx.to_string();
     DriverError::new(error)
+        .with_text(text)
         .with_code(code)
         .with_poisoned(poisoned)
 }
