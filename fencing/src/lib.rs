@@ -33,6 +33,7 @@
 //! - [`sqlx`](mod@crate::sqlx): the forms for sqlx 0.9 on PostgreSQL, MySQL/MariaDB and SQLite.
 //! - [`rusqlite`](mod@crate::rusqlite): the same for rusqlite 0.39, which blocks.
 //! - [`sea_orm`](mod@crate::sea_orm): the same for sea-orm 2, so that its entities work inside.
+//! - [`operate`]: inspects the marks, moves them to another domain, raises them.
 //! - [`migrate`]: creates the table, or prints the SQL for your own migrations.
 //!
 //! # Rules that hold for every adapter
@@ -53,6 +54,8 @@ mod health;
 pub mod migrate;
 #[cfg(feature = "__adapter")]
 mod offer;
+#[cfg(feature = "__sqlx")]
+pub mod operate;
 mod options;
 pub mod protect;
 mod resolution;

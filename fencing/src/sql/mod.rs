@@ -18,7 +18,7 @@ use highwater_lock::{Domain, Fence, FenceKey, FencingToken, Step};
 use crate::{FenceError, FenceOptions};
 
 /// The highest token and step that every database can store.
-const HIGHEST: u64 = i64::MAX.unsigned_abs();
+pub(crate) const HIGHEST: u64 = i64::MAX.unsigned_abs();
 
 /// Refuses tokens and steps that a database cannot store, before anything is sent.
 pub(crate) fn check_range<D>(fence: &Fence) -> Result<(), FenceError<D>> {
@@ -159,7 +159,7 @@ pub enum Failed {
 }
 
 /// The bytes as lower-case hexadecimal digits: the only form in which keys stand in SQL text.
-#[cfg(any(feature = "__mysql", feature = "__postgres", test))]
+#[cfg(any(feature = "__mysql", feature = "__postgres", feature = "__sqlx", test))]
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let digits = |byte: &u8| [byte >> 4, byte & 15].map(u32::from);
     let digit = |nibble| char::from_digit(nibble, 16).expect("a nibble is below 16");

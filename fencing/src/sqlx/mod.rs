@@ -54,7 +54,7 @@
 //! [`SqlxFence::begin_on`] and [`SqlxFence::admit`].
 
 mod dialect;
-mod driver;
+pub(crate) mod driver;
 mod executor;
 mod fenced;
 mod form;
