@@ -3,10 +3,13 @@
 //! One module per subcommand; each reads its options, does its work through the libraries and
 //! returns an error for the user. Nothing here decides anything about locks or fences.
 
+mod database;
+mod fence;
 mod migrate;
 #[cfg(all(unix, feature = "prove-sqlx"))]
 mod prove;
 mod serve;
+mod words;
 
 use std::error::Error;
 use std::io::Write as _;
@@ -26,6 +29,7 @@ struct Arguments {
 enum Command {
     Serve(serve::Options),
     Migrate(migrate::Options),
+    Fence(fence::Options),
     #[cfg(all(unix, feature = "prove-sqlx"))]
     Prove(Box<prove::Options>),
     /// One holder of `prove`, which starts it itself.
@@ -38,6 +42,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(options) => serve::run(options).map_err(Into::into),
         Command::Migrate(options) => migrate::run(options).map_err(Into::into),
+        Command::Fence(options) => fence::run(options).map_err(Into::into),
         #[cfg(all(unix, feature = "prove-sqlx"))]
         Command::Prove(options) => prove::run(*options).map_err(Into::into),
         #[cfg(all(unix, feature = "prove-sqlx"))]

@@ -2,19 +2,26 @@
 //!
 //! The SQL is the fencing crate's; here is only which database is meant and how it is reached.
 
-use std::time::Duration;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use highwater_fencing::TableName;
-use highwater_fencing::migrate::{self, Outcome};
-use sqlx::pool::PoolOptions;
-use sqlx::{Connection, Database, MySql, Pool, Postgres, Sqlite};
-use tokio::time::timeout;
+use highwater_fencing::migrate::{self, Migration, Outcome};
+use sqlx::{MySql, Postgres, Sqlite};
+
+use crate::database::{Dialect, UrlError, open};
 
 /// Create the fencing table of a database.
 ///
 /// Running it again is harmless, and it leaves your own migrations and their bookkeeping alone.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  DATABASE_URL=postgres://… highwater migrate
+  highwater migrate --print --dialect postgres
+  highwater migrate --print --dialect mysql --format diesel --into migrations
+  highwater migrate --print --dialect sqlite --format refinery --into migrations --number 12")]
 pub(crate) struct Options {
     /// The database: postgres://…, mysql://…, mariadb://… or sqlite://… (with ?mode=rwc the file
     /// is created).
@@ -36,19 +43,48 @@ pub(crate) struct Options {
     /// Whose SQL to print. Known from the URL if there is one.
     #[arg(long, value_enum, requires = "print")]
     dialect: Option<Dialect>,
+    /// The shape in which a migration tool wants it.
+    #[arg(long, value_enum, requires = "print", default_value_t = Format::Plain)]
+    format: Format,
+    /// Write files into this folder instead of printing. What it has already stays as it is.
+    #[arg(long, value_name = "DIR", requires = "print")]
+    into: Option<PathBuf>,
+    /// The number of the migration [default: one more than the highest in DIR, or 1].
+    #[arg(long, value_name = "N", requires = "print")]
+    number: Option<u64>,
+    /// Also what tables that the database itself protects need; what that needs in turn is said in
+    /// its first lines.
+    #[arg(long, requires = "print")]
+    with_protect: bool,
+    /// Print the way back: it forgets every mark, and then a stale holder is admitted.
+    #[arg(long, requires = "print", conflicts_with_all = ["into", "format"])]
+    down: bool,
     /// The table, or schema.table, if not the default one.
     #[arg(long, value_name = "NAME", default_value_t)]
     table: TableName,
 }
 
-/// A database system, as far as its SQL differs.
+/// How a migration tool wants its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Dialect {
-    Postgres,
-    /// MariaDB too.
-    #[value(alias = "mariadb")]
-    Mysql,
-    Sqlite,
+enum Format {
+    /// The statements alone; in a folder as NAME.up.sql and NAME.down.sql with a number before.
+    Plain,
+    /// NUMBER_NAME.up.sql and NUMBER_NAME.down.sql.
+    Sqlx,
+    /// A folder NUMBER_NAME with up.sql and down.sql, as diesel_migrations wants it.
+    Diesel,
+    /// VNUMBER__NAME.sql; refinery has no way down.
+    Refinery,
+}
+
+impl Format {
+    fn of_fencing(self) -> migrate::Format {
+        match self {
+            Self::Plain | Self::Sqlx => migrate::Format::Sqlx,
+            Self::Diesel => migrate::Format::Diesel,
+            Self::Refinery => migrate::Format::Refinery,
+        }
+    }
 }
 
 /// Runs or prints the migration.
@@ -60,8 +96,14 @@ pub(crate) fn run(options: Options) -> Result<(), MigrateError> {
         (None, None) => return Err(MigrateError::NoDialect),
     };
     if options.print {
-        print!("{}", migrate::print(dialect.of_fencing(), &options.table));
-        return Ok(());
+        let mut migrations = migrate::migrations(dialect.of_fencing(), &options.table);
+        if !options.with_protect {
+            migrations.truncate(1);
+        }
+        if options.down {
+            migrations.reverse();
+        }
+        return print(&options, &migrations);
     }
     let outcome = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -76,6 +118,65 @@ pub(crate) fn run(options: Options) -> Result<(), MigrateError> {
     Ok(())
 }
 
+fn print(options: &Options, migrations: &[Migration]) -> Result<(), MigrateError> {
+    let format = options.format.of_fencing();
+    if let Some(folder) = &options.into {
+        return write(folder, format, options.number, migrations);
+    }
+    for (migration, number) in migrations.iter().zip(options.number.unwrap_or(1)..) {
+        if options.format == Format::Plain {
+            let sql = if options.down {
+                migration.down()
+            } else {
+                migration.up()
+            };
+            print!("{sql}");
+            continue;
+        }
+        for file in migration.files(format, number) {
+            print!("-- {}\n{}", file.path, file.content);
+        }
+    }
+    Ok(())
+}
+
+/// Adds the migrations that the folder does not have yet.
+fn write(
+    folder: &Path,
+    format: migrate::Format,
+    number: Option<u64>,
+    migrations: &[Migration],
+) -> Result<(), MigrateError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        |source| MigrateError::Folder { path, source }
+    };
+    fs::create_dir_all(folder).map_err(failed(folder))?;
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed(folder))? {
+        let entry = entry.map_err(failed(folder))?;
+        names.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    let mut next = number.unwrap_or_else(|| migrate::next_number(&names));
+    for migration in migrations {
+        if let Some(present) = names.iter().find(|name| migration.is_named(format, name)) {
+            println!("{}: already there", folder.join(present).display());
+            continue;
+        }
+        for file in migration.files(format, next) {
+            let path = folder.join(file.path);
+            let parent = path.parent().unwrap_or(folder);
+            fs::create_dir_all(parent).map_err(failed(parent))?;
+            let created = fs::File::create_new(&path).map_err(failed(&path))?;
+            std::io::Write::write_all(&mut &created, file.content.as_bytes())
+                .map_err(failed(&path))?;
+            println!("{}", path.display());
+        }
+        next += 1;
+    }
+    Ok(())
+}
+
 async fn apply(dialect: Dialect, url: &str, table: &TableName) -> Result<Outcome, MigrateError> {
     Ok(match dialect {
         Dialect::Postgres => {
@@ -86,80 +187,20 @@ async fn apply(dialect: Dialect, url: &str, table: &TableName) -> Result<Outcome
     })
 }
 
-/// One connection, in the pool that the migration wants.
-async fn open<D: Database>(url: &str) -> Result<Pool<D>, MigrateError> {
-    // A pool goes on trying until it gives up without a reason; a single attempt has one.
-    let attempt = timeout(CONNECT_TIME, D::Connection::connect(url));
-    let connection = attempt.await.map_err(|_| MigrateError::Unreachable)?;
-    let _ = connection.map_err(MigrateError::Connect)?.close().await;
-    PoolOptions::new()
-        .max_connections(1)
-        .acquire_timeout(CONNECT_TIME)
-        .connect(url)
-        .await
-        .map_err(MigrateError::Connect)
-}
-
-impl Dialect {
-    fn of_url(url: &str) -> Result<Self, MigrateError> {
-        let (scheme, _) = url.split_once(':').ok_or(MigrateError::NoScheme)?;
-        match scheme {
-            "postgres" | "postgresql" => Ok(Self::Postgres),
-            "mysql" | "mariadb" => Ok(Self::Mysql),
-            "sqlite" => Ok(Self::Sqlite),
-            _ => Err(MigrateError::Scheme),
-        }
-    }
-
-    fn of_fencing(self) -> migrate::Dialect {
-        match self {
-            Self::Postgres => migrate::Dialect::Postgres,
-            Self::Mysql => migrate::Dialect::MySql,
-            Self::Sqlite => migrate::Dialect::Sqlite,
-        }
-    }
-}
-
 /// Why the table was not created. No variant shows the URL, which may hold a password.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MigrateError {
     #[error("whose SQL? Give --dialect postgres, mysql or sqlite, or a --database-url")]
     NoDialect,
-    #[error("the database URL has no scheme such as postgres:// in front")]
-    NoScheme,
-    #[error("the scheme of the database URL is none of postgres, mysql, mariadb and sqlite")]
-    Scheme,
-    #[error("the database does not answer within {} s", CONNECT_TIME.as_secs())]
-    Unreachable,
-    #[error("the database cannot be connected to")]
-    Connect(#[source] sqlx::Error),
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    #[error("{} cannot be read or written", path.display())]
+    Folder {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("the migration failed")]
     Migration(#[from] migrate::Error),
     #[error("the system refuses what the command needs")]
     Runtime(#[source] std::io::Error),
-}
-
-const CONNECT_TIME: Duration = Duration::from_secs(10);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_scheme_of_a_url_tells_the_dialect() {
-        let of = |url| Dialect::of_url(url).ok();
-        assert_eq!(of("postgres://u@h/d"), Some(Dialect::Postgres));
-        assert_eq!(of("postgresql://u@h/d"), Some(Dialect::Postgres));
-        assert_eq!(of("mysql://u@h/d"), Some(Dialect::Mysql));
-        assert_eq!(of("mariadb://u@h/d"), Some(Dialect::Mysql));
-        assert_eq!(of("sqlite://file.db"), Some(Dialect::Sqlite));
-        assert_eq!(of("oracle://u:secret@h/d"), None);
-        assert_eq!(of("file.db"), None);
-    }
-
-    #[test]
-    fn an_error_about_a_url_does_not_show_it() {
-        let refused = Dialect::of_url("oracle://user:secret@host/d").expect_err("refused");
-        assert!(!format!("{refused} {refused:?}").contains("secret"));
-    }
 }

@@ -8,8 +8,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use highwater_fencing::FencingToken;
 use highwater_server::{Secret, SecretError, Server, StartError, TlsError, tls_from_pem_files};
 use tracing_subscriber::EnvFilter;
+
+use crate::words::token;
 
 /// Run a single lock server.
 ///
@@ -34,6 +37,14 @@ pub(crate) struct Options {
     /// Let everybody in. Only possible on a loopback address.
     #[arg(long)]
     no_auth: bool,
+    /// Start the tokens at this number at least.
+    ///
+    /// For databases whose marks are higher than the tokens of this start would be: give one more
+    /// than `highwater fence floor` shows. Without it the tokens start at the system time in
+    /// microseconds, and with it too if that is higher. The start is a new domain all the same:
+    /// move the marks to it with `highwater fence adopt`.
+    #[arg(long, value_name = "TOKEN", value_parser = token)]
+    first_token: Option<FencingToken>,
     /// The server's certificate chain in PEM, leaf first. Turns TLS on.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -77,6 +88,9 @@ async fn serve(options: Options, secrets: Vec<Secret>) -> Result<(), ServeError>
         .listen(resolve(&options.listen).await?);
     if options.no_auth {
         builder = builder.no_auth();
+    }
+    if let Some(token) = options.first_token {
+        builder = builder.first_token(token);
     }
     for secret in secrets {
         builder = builder.client_token(secret);

@@ -160,6 +160,34 @@ fn every_start_is_another_domain() {
 }
 
 #[test]
+fn the_first_token_is_one_that_a_database_can_store() {
+    let first = |token| [&OPEN[..], &["--first-token", token]].concat();
+    for wrong in ["0", "9223372036854775808", "many"] {
+        refuses(
+            &mut highwater(&first(wrong)),
+            "a token is a number from 1 to 9223372036854775807",
+        );
+    }
+    // Far above the clock; and far below it, where the clock wins.
+    for (asked, started) in [
+        ("9000000000000000000", Some(9_000_000_000_000_000_000)),
+        ("5", None),
+    ] {
+        let server = Server::start(&mut highwater(&first(asked)));
+        server.signal(Signal::SIGTERM);
+        let (code, log) = server.end();
+        assert_eq!(code, Some(0), "{log}");
+        let shown = log.split_once("first_token=").expect("it is logged").1;
+        let shown: String = shown.chars().take_while(char::is_ascii_digit).collect();
+        let shown: u64 = shown.parse().expect("a number");
+        match started {
+            Some(started) => assert_eq!(shown, started),
+            None => assert!(shown > 1_000_000_000_000_000, "{shown}"),
+        }
+    }
+}
+
+#[test]
 fn durable_mode_is_refused_in_plain_words() {
     let mut serve = highwater(&["serve", "--no-auth", "--listen", "127.0.0.1:0"]);
     refuses(
@@ -241,6 +269,102 @@ fn the_sql_of_every_dialect_is_printed_without_a_database() {
     }
     refuses(&mut highwater(&["migrate", "--print"]), "whose SQL?");
     refuses(&mut highwater(&["migrate"]), "--database-url");
+}
+
+#[test]
+fn migrations_are_written_as_the_tools_want_them_and_never_over_a_file() {
+    let tools = [
+        (
+            "plain",
+            "0007_own.sql",
+            vec![
+                "0008_highwater_fence.down.sql",
+                "0008_highwater_fence.up.sql",
+            ],
+        ),
+        (
+            "sqlx",
+            "20260101000000_own.up.sql",
+            vec![
+                "20260101000001_highwater_fence.down.sql",
+                "20260101000001_highwater_fence.up.sql",
+            ],
+        ),
+        ("refinery", "V3__own.sql", vec!["V4__highwater_fence.sql"]),
+        ("diesel", "0001_own", vec!["0002_highwater_fence"]),
+    ];
+    for (tool, own, expected) in tools {
+        let folder = tempfile::tempdir().expect("a folder");
+        let into = folder.path().join("migrations");
+        std::fs::create_dir(&into).expect("a folder");
+        std::fs::write(into.join(own), "").expect("a file");
+        let path = into.to_str().expect("a path");
+        let words = [
+            "migrate",
+            "--print",
+            "--dialect",
+            "postgres",
+            "--into",
+            path,
+            "--format",
+            tool,
+        ];
+        let names = || {
+            let entries = std::fs::read_dir(&into).expect("a folder");
+            let mut names: Vec<String> = entries
+                .map(|entry| {
+                    entry
+                        .expect("an entry")
+                        .file_name()
+                        .to_string_lossy()
+                        .into_owned()
+                })
+                .filter(|name| name != own)
+                .collect();
+            names.sort();
+            names
+        };
+        let output = run(&mut highwater(&words));
+        assert!(output.status.success(), "{tool}: {}", stderr(&output));
+        assert_eq!(names(), expected, "{tool}");
+        let again = run(&mut highwater(&words));
+        let said = String::from_utf8(again.stdout).expect("text");
+        assert!(
+            again.status.success() && said.contains("already there"),
+            "{tool}: {said}"
+        );
+        assert_eq!(names(), expected, "{tool}");
+        // What came later is added, under the next number.
+        let more = run(&mut highwater(&[&words[..], &["--with-protect"]].concat()));
+        assert!(more.status.success(), "{tool}: {}", stderr(&more));
+        let protect = names()
+            .iter()
+            .filter(|name| name.contains("protect"))
+            .count();
+        assert_eq!(names().len(), expected.len() + protect, "{tool}");
+        assert!(protect > 0, "{tool}");
+    }
+    let up = [
+        "migrate",
+        "--print",
+        "--dialect",
+        "sqlite",
+        "--number",
+        "12",
+        "--format",
+        "refinery",
+    ];
+    let output = run(&mut highwater(&up));
+    assert!(output.stdout.starts_with(b"-- V12__highwater_fence.sql\n"));
+    let down = run(&mut highwater(&[
+        "migrate",
+        "--print",
+        "--dialect",
+        "mysql",
+        "--down",
+    ]));
+    assert!(String::from_utf8_lossy(&down.stdout).contains("DROP TABLE"));
+    refuses(&mut highwater(&["migrate", "--into", "x"]), "--print");
 }
 
 #[test]

@@ -13,6 +13,10 @@
 //! # }
 //! ```
 
+mod files;
+
+pub use files::{File, Format, Migration, next_number};
+
 use crate::TableName;
 use crate::protect::{in_schema, open_name};
 
@@ -152,6 +156,28 @@ fn quoted_in_text(dialect: Dialect, table: &TableName) -> String {
     }
 }
 
+/// All migrations of a dialect, in the order in which they are applied: the table of marks, which
+/// every program needs, and what [`protect`](crate::protect) builds on.
+pub fn migrations(dialect: Dialect, table: &TableName) -> Vec<Migration> {
+    let name = |what: &str| match (table.schema(), table.name()) {
+        _ if *table == TableName::DEFAULT => what.to_owned(),
+        (Some(schema), name) => format!("{what}_{schema}_{name}"),
+        (None, name) => format!("{what}_{name}"),
+    };
+    vec![
+        Migration::new(
+            name("highwater_fence"),
+            print(dialect, table),
+            print_down(dialect, table),
+        ),
+        Migration::new(
+            name("highwater_protect"),
+            print_protect(dialect, table),
+            print_protect_down(dialect, table),
+        ),
+    ]
+}
+
 fn named(dialect: Dialect, table: &TableName, sql: &str) -> String {
     if *table == TableName::DEFAULT {
         return sql.to_owned();
@@ -179,9 +205,13 @@ pub enum Outcome {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError<D> {
-    /// There is a table of this name without the columns that are needed. Choose another name
-    /// (see [`FenceOptions::table`](crate::FenceOptions::table)) or look at what it is.
-    #[error("table {table} exists, but it is not a table of marks")]
+    /// There is a table of this name without the columns that are needed. It is something else, or
+    /// it was made for another version: choose another name (see
+    /// [`FenceOptions::table`](crate::FenceOptions::table)) or look at what it is.
+    #[error(
+        "table {table} exists, but it is not a table of marks with the columns that this version \
+         of highwater needs"
+    )]
     ForeignTable {
         /// The name.
         table: TableName,

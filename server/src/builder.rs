@@ -30,6 +30,7 @@ pub struct Builder {
     no_auth: bool,
     tls: Option<Arc<ServerConfig>>,
     limits: Limits,
+    first_token: Option<FencingToken>,
 }
 
 /// Where the server remembers what must survive it.
@@ -48,7 +49,20 @@ impl Builder {
             no_auth: false,
             tls: None,
             limits: Limits::default(),
+            first_token: None,
         }
+    }
+
+    /// Starts the tokens at this number at least.
+    ///
+    /// For databases whose marks are higher than this start's tokens would be, because the clock of
+    /// an earlier host was ahead or another lock service counted further: `highwater fence floor`
+    /// shows how high they are. The start is a new domain all the same, so the marks still have to
+    /// be adopted, by an operator or by writers that adopt higher tokens. An in-memory server goes
+    /// on from the system clock if that is further: its tokens must not go back either.
+    pub fn first_token(mut self, token: FencingToken) -> Self {
+        self.first_token = Some(token);
+        self
     }
 
     /// Keeps everything in memory: locks end with the process, and every start is a new domain.
@@ -105,6 +119,9 @@ impl Builder {
     /// Outside of a Tokio runtime.
     pub async fn start(self) -> Result<Server, StartError> {
         let secrets = self.secrets()?;
+        if let Some(token) = self.first_token.filter(|token| *token > HIGHEST_STORED) {
+            return Err(StartError::FirstTokenOutOfRange { token });
+        }
         let Some(Storage::Memory) = self.storage else {
             return Err(StartError::StorageNotChosen);
         };
@@ -117,7 +134,8 @@ impl Builder {
         let domain = system::new_domain().map_err(StartError::Random)?;
         // A client that takes all starts for one domain compares tokens across them: they must
         // go on upwards, and this clock is the only memory of earlier starts.
-        let first_token = system::unix_micros().and_then(FencingToken::new);
+        let of_clock = system::unix_micros().and_then(FencingToken::new);
+        let first_token = of_clock.max(self.first_token);
         let first_token = first_token.ok_or(StartError::SystemClock)?;
         let desk = Desk::new(domain, first_token, self.limits.locks.clone());
         tracing::info!(
@@ -188,10 +206,21 @@ pub enum StartError {
     /// The system gives no random bytes, so neither a domain nor a challenge can be made.
     #[error("the system has no random bytes")]
     Random(#[source] getrandom::Error),
+    /// No database can store such a token, so every fence would be refused. Give a lower one.
+    #[error(
+        "the first token {token} is above {HIGHEST_STORED}, the highest one a database can store"
+    )]
+    FirstTokenOutOfRange {
+        /// The token that was given.
+        token: FencingToken,
+    },
     /// The system clock stands before 1970. Set it: tokens start from it.
     #[error("the system clock stands before 1970")]
     SystemClock,
 }
 
+/// What the databases can store, see the fencing crate.
+const HIGHEST_STORED: FencingToken =
+    FencingToken::new(i64::MAX.unsigned_abs()).expect("it is not zero");
 /// The port that clients try when they are told none.
 const DEFAULT_PORT: u16 = 5225;

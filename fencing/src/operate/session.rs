@@ -57,12 +57,25 @@ impl Session {
     /// Commits what was done; an error needs no rollback, because the connection is closed.
     pub(super) async fn end<T>(mut self, done: Result<T, OperateError>) -> Result<T, OperateError> {
         let mut done = done;
+        #[cfg(feature = "sqlx-sqlite")]
+        if self.writes && done.is_ok() && self.dialect == Dialect::Sqlite {
+            done = self.close_opened().await.and(done);
+        }
         if self.writes && done.is_ok() {
             if let Err(error) = self.link.run(self.text.commit()).await {
                 done = Err(OperateError::Unknown(error));
             }
         }
         self.close(done).await
+    }
+
+    /// A mark that was moved or raised is not one that this transaction was admitted under.
+    #[cfg(feature = "sqlx-sqlite")]
+    async fn close_opened(&mut self) -> Result<(), OperateError> {
+        if self.rows(Text::has_open(&self.table)).await?.is_empty() {
+            return Ok(());
+        }
+        self.run(Text::close(&self.table)).await
     }
 
     pub(super) async fn adopt(

@@ -53,6 +53,20 @@ impl Text {
         "COMMIT".to_owned()
     }
 
+    /// Asks whether this table has triggers that open what is written, for protected tables.
+    #[cfg(feature = "sqlx-sqlite")]
+    pub(super) fn has_open(table: &TableName) -> String {
+        let master = crate::protect::in_schema(table, "sqlite_master", '"');
+        let open = crate::protect::open_name(table);
+        format!("SELECT name FROM {master} WHERE name = '{open}'")
+    }
+
+    /// Takes back what they opened, as the commit of a fenced transaction does.
+    #[cfg(feature = "sqlx-sqlite")]
+    pub(super) fn close(table: &TableName) -> String {
+        crate::sql::sqlite::close(&crate::FenceOptions::new().table_name(table.clone()))
+    }
+
     /// Marks in the order of their keys.
     pub(super) fn list(
         &self,
