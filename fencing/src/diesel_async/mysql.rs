@@ -53,11 +53,9 @@ impl Driver for AsyncMysqlConnection {
                 (done, Some(report)) if report.reached == COMMITTED => {
                     Commit::Done(Cleaned(done.is_ok()))
                 }
-                (Err(error), Some(report)) => Commit::Failed(
-                    mysql::failed(report.error, u32::from(report.reached == RELEASED)),
-                    error,
-                    report.class(),
-                ),
+                (Err(error), Some(report)) => {
+                    Commit::Failed(report.failed(), error, report.class())
+                }
                 (Err(error), None) => Commit::Failed(Failed::Unknown, error, Class::Other),
                 (Ok(()), _) => {
                     let error = said("the answers to COMMIT are out of step");
@@ -133,7 +131,9 @@ impl Report {
     /// Asks the server, right after the statement in question. `None` if it did not answer, or
     /// answered something else before.
     async fn get(conn: &mut AsyncMysqlConnection, marker: Marker) -> Option<Self> {
-        let note = "GET DIAGNOSTICS CONDITION 1 @highwater_error = MYSQL_ERRNO";
+        // The error stands behind the warnings of its statement.
+        let note = "GET DIAGNOSTICS @highwater_conditions = NUMBER; \
+             GET DIAGNOSTICS CONDITION @highwater_conditions @highwater_error = MYSQL_ERRNO";
         conn.batch_execute(note).await.ok()?;
         let read = format!(
             "SELECT CAST(@highwater_error AS SIGNED), CAST(@highwater_reached AS SIGNED), \
@@ -151,6 +151,15 @@ impl Report {
 
     fn class(&self) -> Class {
         mysql::class(self.error)
+    }
+
+    /// What an error of the message with `COMMIT` means.
+    fn failed(&self) -> Failed {
+        match (self.error, self.reached) {
+            // A session with `max_error_count = 0` does not remember, and `COMMIT` was not reached.
+            (0, BEGUN) => Failed::Ended,
+            (error, reached) => mysql::failed(error, u32::from(reached == RELEASED)),
+        }
     }
 }
 
