@@ -245,6 +245,7 @@ pub mod diesel {
 pub mod rusqlite {
     pub use crate::rusqlite::migrate::{run, run_for};
 }
+
 /// Creates the table of marks in PostgreSQL, MySQL or MariaDB through diesel-async.
 #[cfg(feature = "__diesel-async")]
 pub mod diesel_async {
@@ -255,6 +256,12 @@ pub mod diesel_async {
 #[cfg(feature = "__sea-orm")]
 pub mod sea_orm {
     pub use crate::sea_orm::migrate::{run, run_for};
+}
+
+/// Creates the table of marks in MySQL or MariaDB through mysql_async.
+#[cfg(feature = "mysql-async")]
+pub mod mysql_async {
+    pub use crate::mysql_async::migrate::{run, run_for};
 }
 
 #[cfg(test)]

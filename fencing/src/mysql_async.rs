@@ -1,1 +1,0 @@
-//! Fenced transactions for `mysql_async`.
