@@ -40,20 +40,24 @@ impl<C> DieselAsync<C> {
 /// What the generic code below cannot say, because diesel's bounds name the connection.
 trait Driven: Connection {
     const DIALECT: Dialect;
+    /// Ends the session it runs in.
+    const KILL: &str;
     type Pool: Clone + Send + Sync + 'static;
     type Pooled: DerefMut<Target = Self> + Send + 'static;
 
     fn pool(url: &str, connections: usize) -> Result<Self::Pool, DriverError>;
     fn get(pool: &Self::Pool) -> BoxFuture<'_, Result<Self::Pooled, DriverError>>;
+    fn is_closed(pool: &Self::Pool) -> bool;
     fn close(pool: &Self::Pool);
     fn run<'a>(conn: &'a mut Self, sql: &'a str) -> BoxFuture<'a, Result<u64, Error>>;
     fn number<'a>(conn: &'a mut Self, sql: &'a str) -> BoxFuture<'a, Result<Option<i64>, Error>>;
 }
 
 macro_rules! driven {
-    ($connection:ty, $dialect:ident, $parameters:literal) => {
+    ($connection:ty, $dialect:ident, $parameters:literal, $kill:literal) => {
         impl Driven for $connection {
             const DIALECT: Dialect = Dialect::$dialect;
+            const KILL: &str = $kill;
             type Pool = Pool<Self>;
             type Pooled = Object<Self>;
 
@@ -70,6 +74,10 @@ macro_rules! driven {
 
             fn get(pool: &Pool<Self>) -> BoxFuture<'_, Result<Object<Self>, DriverError>> {
                 Box::pin(async move { pool.get().await.map_err(DriverError::new) })
+            }
+
+            fn is_closed(pool: &Pool<Self>) -> bool {
+                pool.is_closed()
             }
 
             fn close(pool: &Pool<Self>) {
@@ -99,9 +107,19 @@ macro_rules! driven {
     };
 }
 
-driven!(AsyncPgConnection, Postgres, "");
+driven!(
+    AsyncPgConnection,
+    Postgres,
+    "",
+    "SELECT pg_terminate_backend(pg_backend_pid())"
+);
 // The driver would go to the socket of a local server, past the proxy of a test.
-driven!(AsyncMysqlConnection, MySql, "prefer_socket=false");
+driven!(
+    AsyncMysqlConnection,
+    MySql,
+    "prefer_socket=false",
+    "KILL CONNECTION_ID()"
+);
 
 /// Whether it is a single statement that changes rows. Only such ones are prepared, which others
 /// cannot be on every server.
@@ -143,16 +161,46 @@ impl<C: Driven> Adapter for DieselAsync<C> {
         Box::pin(async move {
             let connections = usize::try_from(connections).expect("a small number");
             let pool = C::pool(url, connections)?;
-            Ok(Arc::new(Open::<C>(pool)) as Arc<dyn Source>)
+            let url = url.to_owned();
+            Ok(Arc::new(Open::<C> { pool, url }) as Arc<dyn Source>)
         })
     }
 }
 
-struct Open<C: Driven>(C::Pool);
+struct Open<C: Driven> {
+    pool: C::Pool,
+    url: String,
+}
+
+impl<C: Driven> Clone for Open<C> {
+    fn clone(&self) -> Self {
+        Self {
+            pool: self.pool.clone(),
+            url: self.url.clone(),
+        }
+    }
+}
 
 impl<C: Driven> Open<C> {
-    async fn get(&self) -> Result<C::Pooled, Verdict> {
-        C::get(&self.0).await.map_err(Verdict::Database)
+    /// A connection to lend. After the close it is a dead one: whether something is sent that should
+    /// not be is then seen as it is with the other adapters.
+    async fn get(&self) -> Result<C::Pooled, DriverError> {
+        if !C::is_closed(&self.pool) {
+            return C::get(&self.pool).await;
+        }
+        let pool = C::pool(&self.url, 1)?;
+        let mut conn = C::get(&pool).await?;
+        conn.batch_execute(C::KILL).await.ok();
+        Ok(conn)
+    }
+
+    /// The same, with something done on it before.
+    async fn lent(&self, before: &str) -> Result<C::Pooled, Verdict> {
+        let mut conn = self.get().await.map_err(Verdict::Database)?;
+        if !before.is_empty() {
+            C::run(&mut conn, before).await.map_err(database)?;
+        }
+        Ok(conn)
     }
 }
 
@@ -182,9 +230,9 @@ impl<C: Driven> Source for Open<C> {
         before: &'a str,
         fence: &'a Configured,
     ) -> BoxFuture<'a, Result<Box<dyn Tx>, Verdict>> {
-        let (pool, before, fence) = (self.0.clone(), before.to_owned(), fence.clone());
+        let (source, before, fence) = (self.clone(), before.to_owned(), fence.clone());
         Box::pin(session::on_task(move |door| async move {
-            let mut conn = match lent::<C>(&pool, &before).await {
+            let mut conn = match source.lent(&before).await {
                 Ok(conn) => conn,
                 Err(verdict) => return door.serve::<Fenced<'_, C>>(Err(verdict)).await,
             };
@@ -198,7 +246,7 @@ impl<C: Driven> Source for Open<C> {
         fence: &'a Configured,
     ) -> BoxFuture<'a, Result<Box<dyn Tx>, Verdict>> {
         Box::pin(async move {
-            let mut conn = self.get().await?;
+            let mut conn = self.lent("").await?;
             AnsiTransactionManager::begin_transaction(&mut *conn)
                 .await
                 .map_err(database)?;
@@ -215,7 +263,7 @@ impl<C: Driven> Source for Open<C> {
         body: Body,
     ) -> BoxFuture<'a, Result<i64, BoxError>> {
         Box::pin(async move {
-            let mut conn = C::get(&self.0).await?;
+            let mut conn = self.get().await?;
             let done = fence.transaction(&mut *conn, async |conn: &mut C| {
                 body(&mut Direct(conn)).await
             });
@@ -232,7 +280,7 @@ impl<C: Driven> Source for Open<C> {
         started: &'a AtomicBool,
     ) -> BoxFuture<'a, Result<(), Verdict>> {
         Box::pin(async move {
-            let mut conn = self.get().await?;
+            let mut conn = self.lent("").await?;
             started.store(true, Ordering::SeqCst);
             let mut tx = fence.begin(&mut *conn).await.map_err(verdict)?;
             C::run(tx.connection(), sql).await.map_err(database)?;
@@ -247,21 +295,21 @@ impl<C: Driven> Source for Open<C> {
 
     fn resolve<'a>(&'a self, fence: &'a Configured) -> BoxFuture<'a, Result<Resolution, Verdict>> {
         Box::pin(async move {
-            let mut conn = self.get().await?;
+            let mut conn = self.lent("").await?;
             fence.resolve(&mut *conn).await.map_err(verdict)
         })
     }
 
     fn run<'a>(&'a self, sql: &'a str) -> BoxFuture<'a, Result<(), DriverError>> {
         Box::pin(async move {
-            let mut conn = C::get(&self.0).await?;
+            let mut conn = self.get().await?;
             C::run(&mut conn, sql).await.map(drop).map_err(wrap)
         })
     }
 
     fn begin_unfenced(&self) -> BoxFuture<'_, Result<Box<dyn Tx>, DriverError>> {
         Box::pin(async move {
-            let mut conn = C::get(&self.0).await?;
+            let mut conn = self.get().await?;
             AnsiTransactionManager::begin_transaction(&mut *conn)
                 .await
                 .map_err(wrap)?;
@@ -271,25 +319,16 @@ impl<C: Driven> Source for Open<C> {
 
     fn migrate<'a>(&'a self, table: &'a TableName) -> BoxFuture<'a, Result<(), DriverError>> {
         Box::pin(async move {
-            let mut conn = C::get(&self.0).await?;
+            let mut conn = self.get().await?;
             let migrated = migrate::diesel_async::run_for(&mut *conn, table).await;
             migrated.map(drop).map_err(DriverError::new)
         })
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        C::close(&self.0);
+        C::close(&self.pool);
         Box::pin(std::future::ready(()))
     }
-}
-
-/// A connection of the pool, with something done on it before.
-async fn lent<C: Driven>(pool: &C::Pool, before: &str) -> Result<C::Pooled, Verdict> {
-    let mut conn = C::get(pool).await.map_err(Verdict::Database)?;
-    if !before.is_empty() {
-        C::run(&mut conn, before).await.map_err(database)?;
-    }
-    Ok(conn)
 }
 
 /// The connection inside a transaction: there is no other way to run a statement.
