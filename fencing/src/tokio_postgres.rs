@@ -1,1 +1,0 @@
-//! Fenced transactions for `tokio_postgres`.

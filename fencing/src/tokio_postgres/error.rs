@@ -1,0 +1,90 @@
+//! What the driver's errors mean, and errors of the driver that say something of ours.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use ::tokio_postgres::error::{DbError, Severity};
+use ::tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use ::tokio_postgres::{Client, Error};
+use bytes::BytesMut;
+
+use crate::sql::{Class, Failed, postgres};
+
+/// What a driver error means for the transaction.
+pub(crate) fn class(error: &Error) -> Class {
+    match error.as_db_error() {
+        Some(error) => postgres::class(error.code().code(), error.message()),
+        None => Class::Other,
+    }
+}
+
+/// Whether the whole transaction may succeed if it is run again.
+pub(crate) fn is_transient(error: &Error) -> bool {
+    class(error) == Class::Transient
+}
+
+/// What an error means that came instead of the answer to `RELEASE marker` (`acknowledged` = 0) or
+/// to `COMMIT` (1). With `open` the server said afterwards that it is ready for the next request:
+/// only then can an error mean "not committed".
+pub(crate) fn failed(error: &Error, acknowledged: u32, open: bool) -> Failed {
+    match error.as_db_error() {
+        Some(error) if open && error.parsed_severity() == Some(Severity::Error) => {
+            postgres::failed(error.code().code(), acknowledged)
+        }
+        _ => Failed::Unknown,
+    }
+}
+
+/// Whether the error ended the transaction or the connection. What the driver says about values and
+/// numbers of rows does neither.
+pub(crate) fn is_fatal(error: &Error) -> bool {
+    error.as_db_error().is_some() || error.is_closed()
+}
+
+/// What happened, without the driver's "db error" before it.
+pub(crate) fn text(error: &Error) -> &dyn fmt::Display {
+    match error.as_db_error() {
+        Some(error) => error as &DbError,
+        None => error,
+    }
+}
+
+/// An error of the driver with `cause` as its source.
+///
+/// The driver's errors cannot be made outside of it, but it passes on what a parameter says that
+/// does not let itself be encoded, before anything is sent.
+pub(crate) async fn caused_by<C>(client: &Client, cause: C) -> Error
+where
+    C: StdError + Clone + Send + Sync + 'static,
+{
+    let refusing = Refusing(cause);
+    let refused = client
+        .query_typed("SELECT $1", &[(&refusing, Type::TEXT)])
+        .await;
+    (refused.map(drop)).expect_err("a parameter that cannot be encoded is not sent")
+}
+
+/// A parameter that cannot be encoded.
+#[derive(Debug)]
+struct Refusing<C>(C);
+
+impl<C: StdError + Clone + Send + Sync + 'static> ToSql for Refusing<C> {
+    fn to_sql(
+        &self,
+        _: &Type,
+        _: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        Err(Box::new(self.0.clone()))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+/// The mark that refused a fence does not refuse it any more: somebody moved it in between.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the mark that refused the fence has changed meanwhile")]
+pub(crate) struct Vanished;
