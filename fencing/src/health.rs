@@ -40,6 +40,7 @@ impl Health {
     }
 
     /// Whether the connection itself can no longer be trusted.
+    #[allow(dead_code, reason = "not every driver loses step")]
     pub(crate) fn is_abandoned(&self) -> bool {
         (self.failure.as_ref()).is_some_and(|failure| failure.abandoned)
     }

@@ -240,6 +240,12 @@ pub mod diesel {
     pub use crate::diesel::migrate::{run, run_for};
 }
 
+/// Creates the table of marks in PostgreSQL through tokio-postgres.
+#[cfg(feature = "tokio-postgres")]
+pub mod tokio_postgres {
+    pub use crate::tokio_postgres::migrate::{run, run_for};
+}
+
 /// Creates the table of marks in SQLite through rusqlite.
 #[cfg(feature = "rusqlite")]
 pub mod rusqlite {

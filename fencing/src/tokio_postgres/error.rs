@@ -23,13 +23,19 @@ pub(crate) fn is_transient(error: &Error) -> bool {
     class(error) == Class::Transient
 }
 
+/// Whether this is the server's answer that it did not do something. With `open` it said
+/// afterwards that it is ready for the next request: otherwise nobody knows.
+pub(crate) fn refuses(error: &Error, open: bool) -> bool {
+    let of_server = error.as_db_error();
+    open && of_server.is_some_and(|error| error.parsed_severity() == Some(Severity::Error))
+}
+
 /// What an error means that came instead of the answer to `RELEASE marker` (`acknowledged` = 0) or
-/// to `COMMIT` (1). With `open` the server said afterwards that it is ready for the next request:
-/// only then can an error mean "not committed".
+/// to `COMMIT` (1).
 pub(crate) fn failed(error: &Error, acknowledged: u32, open: bool) -> Failed {
     match error.as_db_error() {
-        Some(error) if open && error.parsed_severity() == Some(Severity::Error) => {
-            postgres::failed(error.code().code(), acknowledged)
+        Some(of_server) if refuses(error, open) => {
+            postgres::failed(of_server.code().code(), acknowledged)
         }
         _ => Failed::Unknown,
     }

@@ -12,6 +12,7 @@ use futures_util::FutureExt as _;
 use super::FenceError;
 use super::error::{self, Vanished, caused_by};
 use super::message::{self, Reply};
+use super::query::{Answer, Query, Rendered, STATEMENTS};
 use crate::health::Health;
 use crate::sql::{Class, Failed, Marker, StoredMark, postgres, refusal};
 use crate::{Fence, FenceOptions};
@@ -35,6 +36,8 @@ pub struct Fenced<'c> {
     link: Link<'c>,
     marker: Marker,
     health: Mutex<Health>,
+    /// What removes from the session what queries in a message leave there until its end.
+    cleanup: Option<String>,
     /// Nothing is left to be ended on the connection.
     done: bool,
 }
@@ -48,21 +51,52 @@ enum Link<'c> {
 }
 
 impl<'c> Fenced<'c> {
-    /// Begins on this connection, with `first` at the end of the same message.
+    /// Begins on this connection, with these queries behind the fence in the same message.
     pub(crate) async fn begin(
         client: &'c Client,
         fence: &Fence,
         options: &FenceOptions,
-        first: &str,
-    ) -> Result<(Self, Reply), FenceError> {
+        first: &[Query<'_>],
+    ) -> Result<(Self, Vec<Answer>), FenceError> {
         // The guard exists before the first request, so that a cancelled one is cleaned up.
         let mut tx = Self::over(Link::Lent(client));
+        let first = tx.rendered(first).await?;
         let begin = postgres::begin(options, fence, tx.marker);
-        let mut reply = message::send(client, &format!("{begin}{first}")).await;
-        match reply.error.take() {
-            None => Ok((tx, reply)),
-            Some(error) => Err(tx.not_begun(error, fence, options).await),
+        let mut reply = message::send(client, &format!("{begin}; {first}")).await;
+        let Some(error) = reply.error.take() else {
+            tx.cleanup = None;
+            return Ok((tx, answers(reply, options)));
+        };
+        if reply.completed.len() >= begin_statements(options) {
+            tx.end().await.ok();
+            return Err(FenceError::Database(error));
         }
+        Err(tx.not_begun(error, fence, options).await)
+    }
+
+    /// Runs a whole transaction in one message.
+    pub(crate) async fn pipeline(
+        client: &'c Client,
+        fence: &Fence,
+        options: &FenceOptions,
+        queries: &[Query<'_>],
+    ) -> Result<Vec<Answer>, FenceError> {
+        let mut tx = Self::over(Link::Lent(client));
+        let queries = tx.rendered(queries).await?;
+        let begin = postgres::begin(options, fence, tx.marker);
+        let message = format!("{begin}; {queries}{}", tx.ending());
+        let was_closed = client.is_closed();
+        let mut reply = message::send(client, &message).await;
+        // Without an answer of the server, all of it may have been worked off.
+        if reply.completed.len() < begin_statements(options)
+            && let Some(error) = reply
+                .error
+                .take_if(|error| error::refuses(error, reply.open))
+        {
+            return Err(tx.not_begun(error, fence, options).await);
+        }
+        let reply = tx.verdict(reply, was_closed, Behind::Queries).await?;
+        Ok(answers(reply, options))
     }
 
     /// Takes the fence inside a transaction of the caller.
@@ -88,7 +122,12 @@ impl<'c> Fenced<'c> {
             }
             Err(error) => explain(error, options),
         };
-        tx.end().await.ok();
+        if let Link::Joined(tx) = &mut tx.link
+            && let Some(tx) = tx.take()
+        {
+            // The driver's own way, because a nested one must not end the outer one.
+            tx.rollback().await.ok();
+        }
         Err(refused)
     }
 
@@ -97,17 +136,39 @@ impl<'c> Fenced<'c> {
             link,
             marker: Marker::new(),
             health: Mutex::default(),
+            cleanup: None,
             done: false,
         }
     }
 
+    /// The queries as a part of a message of this transaction.
+    async fn rendered(&mut self, queries: &[Query<'_>]) -> Result<String, FenceError> {
+        if queries.is_empty() {
+            return Ok(String::new());
+        }
+        match Rendered::new(queries, self.marker) {
+            Ok(rendered) => {
+                self.cleanup = Some(rendered.cleanup);
+                Ok(rendered.text)
+            }
+            Err(error) => Err(FenceError::Database(caused_by(self.client(), error).await)),
+        }
+    }
+
+    /// How every message ends that commits.
+    fn ending(&self) -> String {
+        format!("RELEASE SAVEPOINT {}; COMMIT", self.marker)
+    }
+
     /// Ends what the message with `BEGIN` left open, and says why the fence was not taken.
-    pub(crate) async fn not_begun(
+    async fn not_begun(
         &mut self,
         error: Error,
         fence: &Fence,
         options: &FenceOptions,
     ) -> FenceError {
+        // It stopped before the queries.
+        self.cleanup = None;
         if error::class(&error) != Class::Refused {
             self.end().await.ok();
             return explain(error, options);
@@ -133,7 +194,31 @@ impl<'c> Fenced<'c> {
     /// - [`FenceError::Ended`]: another statement had ended the transaction.
     /// - [`FenceError::Unknown`]: the connection failed; the transaction may be in.
     pub async fn commit(mut self) -> Result<(), FenceError> {
-        self.finish("", 0).await.map(drop)
+        self.finish().await
+    }
+
+    /// Runs these queries and commits, all in one round trip and by one message: if one of them
+    /// fails, nothing is committed.
+    ///
+    /// What they write is decided before their answers are known. A number of affected rows that
+    /// must not be zero has to be made an error by the database, for example by a `CHECK`.
+    ///
+    /// # Errors
+    /// Those of [`commit`](Self::commit); [`FenceError::Database`] also if a query failed, or a
+    /// parameter cannot be sent in this form.
+    pub async fn commit_with(mut self, last: &[Query<'_>]) -> Result<Vec<Answer>, FenceError> {
+        self.refuse_poisoned().await?;
+        let message = match self.rendered(last).await {
+            Ok(last) => format!("{last}{}", self.ending()),
+            Err(error) => {
+                self.end().await.ok();
+                return Err(error);
+            }
+        };
+        let was_closed = self.client().is_closed();
+        let reply = message::send(self.client(), &message).await;
+        let reply = self.verdict(reply, was_closed, Behind::Queries).await?;
+        Ok(answers_from(reply, 0))
     }
 
     /// Rolls back. The mark goes back with everything else.
@@ -162,53 +247,54 @@ impl<'c> Fenced<'c> {
         self.client().cancel_token()
     }
 
-    /// Commits without consuming the guard, in one message behind `last`, which has so many
-    /// statements.
-    pub(crate) async fn finish(
-        &mut self,
-        last: &str,
-        statements: usize,
-    ) -> Result<Reply, FenceError> {
-        let first = self.health().first_failure().map(str::to_owned);
-        if let Some(first) = first {
-            self.end().await.ok();
-            return Err(FenceError::Poisoned { first });
-        }
-        let message = format!("{last}RELEASE SAVEPOINT {}; COMMIT", self.marker);
+    /// Commits without consuming the guard.
+    pub(crate) async fn finish(&mut self) -> Result<(), FenceError> {
+        self.refuse_poisoned().await?;
         let was_closed = self.client().is_closed();
-        let reply = message::send(self.client(), &message).await;
-        self.verdict(reply, was_closed, statements).await
+        let reply = message::send(self.client(), &self.ending()).await;
+        let reply = self.verdict(reply, was_closed, Behind::Nothing).await;
+        reply.map(drop)
     }
 
-    /// Reads the answer to a message that ends with `RELEASE marker; COMMIT`, behind so many other
-    /// statements. On a connection that was closed before, it was not even sent.
-    pub(crate) async fn verdict(
+    /// Rolls back after a failure, and says so.
+    async fn refuse_poisoned(&mut self) -> Result<(), FenceError> {
+        let first = self.health().first_failure().map(str::to_owned);
+        match first {
+            None => Ok(()),
+            Some(first) => {
+                self.end().await.ok();
+                Err(FenceError::Poisoned { first })
+            }
+        }
+    }
+
+    /// Reads the answer to a message that ends with `RELEASE marker; COMMIT`. On a connection that
+    /// was closed before, it was not even sent.
+    async fn verdict(
         &mut self,
         mut reply: Reply,
         was_closed: bool,
-        before: usize,
+        behind: Behind,
     ) -> Result<Reply, FenceError> {
-        let released = reply.completed.len().checked_sub(before);
-        if released >= Some(2) {
+        let committed = match behind {
+            Behind::Nothing => reply.completed.len() >= 2,
+            // What a query contains may answer more often than it should, so only that there was no
+            // error up to the end shows that the end was reached.
+            Behind::Queries => reply.error.is_none() && reply.open,
+        };
+        if committed {
             self.done = true;
+            self.cleanup = None;
             return Ok(reply);
         }
         let Some(error) = reply.error.take() else {
-            // A server that is ready again, but did not answer for all statements, is none that
-            // this code knows.
             let error = caused_by(self.client(), Unanswered).await;
             return Err(FenceError::Unknown(error));
         };
-        let failed = match released {
-            _ if was_closed => Failed::RolledBack,
-            Some(released) => {
-                error::failed(&error, u32::try_from(released).unwrap_or(1), reply.open)
-            }
-            // A statement of the user's: the transaction is open and aborted.
-            None => match error::failed(&error, 1, reply.open) {
-                Failed::Ended => Failed::RolledBack,
-                failed => failed,
-            },
+        let released = behind == Behind::Nothing && !reply.completed.is_empty();
+        let failed = match error::failed(&error, u32::from(released), reply.open) {
+            Failed::Unknown if was_closed => Failed::RolledBack,
+            failed => failed,
         };
         if failed != Failed::Unknown {
             self.end().await.ok();
@@ -222,16 +308,19 @@ impl<'c> Fenced<'c> {
 
     /// Rolls back without consuming the guard.
     pub(crate) async fn end(&mut self) -> Result<(), Error> {
-        if let Link::Joined(tx) = &mut self.link {
-            // The driver's own way, because it knows whether it is a savepoint.
-            return match tx.take() {
-                Some(tx) => tx.rollback().await,
-                None => Ok(()),
-            };
+        let reply = message::send(self.client(), &self.rollback_text()).await;
+        self.done = !reply.completed.is_empty();
+        match reply.error {
+            Some(error) if !self.done => Err(error),
+            _ => Ok(()),
         }
-        self.client().batch_execute("ROLLBACK").await?;
-        self.done = true;
-        Ok(())
+    }
+
+    fn rollback_text(&self) -> String {
+        match &self.cleanup {
+            Some(cleanup) => format!("ROLLBACK; {cleanup}"),
+            None => "ROLLBACK".to_owned(),
+        }
     }
 
     /// Whether the whole transaction may succeed if it is run again.
@@ -254,6 +343,37 @@ impl<'c> Fenced<'c> {
         // Nothing that holds it panics half-way through a change.
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What stands before `RELEASE marker; COMMIT` in a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Behind {
+    Nothing,
+    Queries,
+}
+
+/// How many statements take the fence.
+fn begin_statements(options: &FenceOptions) -> usize {
+    // BEGIN, the fence, the marker; and the bound of the wait for it.
+    3 + usize::from(options.lock_wait().is_some())
+}
+
+/// The answers to queries behind the fence.
+fn answers(reply: Reply, options: &FenceOptions) -> Vec<Answer> {
+    answers_from(reply, begin_statements(options))
+}
+
+/// The answers to queries behind so many other statements.
+fn answers_from(reply: Reply, before: usize) -> Vec<Answer> {
+    let mut completed = reply.completed;
+    // The middle one of each query's statements executes it.
+    let executed = completed.drain(before.min(completed.len())..).skip(1);
+    let executed = executed.step_by(STATEMENTS);
+    let answer = |(rows_affected, rows)| Answer {
+        rows_affected,
+        rows,
+    };
+    executed.map(answer).collect()
 }
 
 /// An error of the fence statement, other than a refusal.
@@ -284,20 +404,23 @@ pub(crate) fn is_transient(error: &FenceError) -> bool {
 
 impl Drop for Fenced<'_> {
     fn drop(&mut self) {
+        let message = self.rollback_text();
         match &mut self.link {
-            // The driver's transaction rolls back when it is dropped, by the same means as below.
             Link::Joined(tx) => {
-                if self.done {
-                    // It has been ended behind its back, and owns nothing but a reference.
-                    std::mem::forget(tx.take());
+                // Otherwise the driver's transaction rolls back by being dropped.
+                if let Some(tx) = tx.take_if(|_| self.done || self.cleanup.is_some()) {
+                    if !self.done {
+                        let _ = tx.client().batch_execute(&message).now_or_never();
+                    }
+                    // It was ended behind its back, and owns nothing but a reference.
+                    std::mem::forget(tx);
                 }
             }
-            Link::Lent(client) => {
-                if !self.done {
-                    // One poll hands the request to the connection; nobody waits for the answer.
-                    let _ = client.batch_execute("ROLLBACK").now_or_never();
-                }
+            // One poll hands the request to the connection; nobody waits for the answer.
+            Link::Lent(client) if !self.done => {
+                let _ = client.batch_execute(&message).now_or_never();
             }
+            Link::Lent(_) => {}
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! # async fn start(client: &tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
-//! highwater_fencing::tokio_postgres::migrate::run(client).await?;
+//! highwater_fencing::migrate::tokio_postgres::run(client).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -11,7 +11,7 @@ use ::tokio_postgres::error::SqlState;
 use ::tokio_postgres::{Client, Error, SimpleQueryMessage};
 
 use crate::TableName;
-use crate::migrate::{Dialect, MigrateError, Outcome, print};
+use crate::migrate::{Dialect, MigrateError, Outcome, print, probe};
 
 /// Creates the table `highwater_fence` unless it is there.
 ///
@@ -54,10 +54,7 @@ async fn is_present(client: &Client, table: &TableName) -> Result<bool, MigrateE
     let found = found.map_err(MigrateError::Database)?;
     let exists = (found.iter()).any(|answer| matches!(answer, SimpleQueryMessage::Row(_)));
     if exists {
-        // Reads nothing, but fails if a column is missing.
-        let columns = format!(
-            "SELECT key, domain, token, step, last_tx, updated_at FROM {quoted} WHERE false"
-        );
+        let columns = probe(&quoted, "key, last_tx");
         client.batch_execute(&columns).await.map_err(|source| {
             if [SqlState::UNDEFINED_COLUMN, SqlState::WRONG_OBJECT_TYPE]
                 .iter()

@@ -52,13 +52,16 @@
 mod error;
 mod fenced;
 mod form;
+mod literal;
 mod message;
-pub mod migrate;
+pub(crate) mod migrate;
+mod query;
 mod statements;
 
 pub use crate::Poisoned;
 pub use fenced::Fenced;
 pub use form::TokioPostgresFence;
+pub use query::{Answer, Query};
 pub use statements::Rows;
 
 /// Why a fenced transaction of tokio-postgres was refused or not committed.

@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use bb8_postgres::PostgresConnectionManager;
 use futures_util::future::BoxFuture;
-use highwater_fencing::tokio_postgres::{
-    FenceError, Fenced, Poisoned, TokioPostgresFence as _, migrate,
-};
-use highwater_fencing::{Configured, Resolution, TableName};
+use highwater_fencing::tokio_postgres::{FenceError, Fenced, Poisoned, TokioPostgresFence as _};
+use highwater_fencing::{Configured, Resolution, TableName, migrate};
 use tokio_postgres::{Client, Config, Error, NoTls, SimpleQueryMessage};
 
 use super::error::plain;
@@ -62,20 +60,25 @@ impl Adapter for Through {
     ) -> BoxFuture<'a, Result<Arc<dyn Source>, DriverError>> {
         Box::pin(async move {
             let config: Config = url.parse().map_err(wrap)?;
-            let pool = match self {
+            let pools = match self {
                 Self::Deadpool => {
                     let size = usize::try_from(connections).expect("a small number");
-                    let manager = deadpool_postgres::Manager::new(config, NoTls);
+                    let manager = deadpool_postgres::Manager::new(config.clone(), NoTls);
                     let pool = deadpool_postgres::Pool::builder(manager).max_size(size);
-                    Pool::Deadpool(pool.build().map_err(DriverError::new)?)
+                    Pools::Deadpool(pool.build().map_err(DriverError::new)?)
                 }
                 Self::Bb8 => {
-                    let manager = PostgresConnectionManager::new(config, NoTls);
+                    let manager = PostgresConnectionManager::new(config.clone(), NoTls);
                     let pool = bb8::Pool::builder()
                         .max_size(connections)
                         .connection_timeout(WAIT_FOR_CONNECTION);
-                    Pool::Bb8(pool.build(manager).await.map_err(wrap)?)
+                    Pools::Bb8(pool.build(manager).await.map_err(wrap)?)
                 }
+            };
+            let pool = Pool {
+                pools,
+                config,
+                closed: Arc::default(),
             };
             // So that a database that cannot be reached is said here.
             drop(pool.get().await?);
@@ -85,7 +88,14 @@ impl Adapter for Through {
 }
 
 #[derive(Clone)]
-enum Pool {
+struct Pool {
+    pools: Pools,
+    config: Config,
+    closed: Arc<AtomicBool>,
+}
+
+#[derive(Clone)]
+enum Pools {
     Deadpool(deadpool_postgres::Pool),
     Bb8(bb8::Pool<PostgresConnectionManager<NoTls>>),
 }
@@ -94,21 +104,45 @@ enum Pool {
 enum Pooled {
     Deadpool(deadpool_postgres::Object),
     Bb8(bb8::PooledConnection<'static, PostgresConnectionManager<NoTls>>),
+    /// One that is lost: what a closed source has, so that it shows what is refused before anything
+    /// is sent.
+    Lost(Client),
 }
 
 impl Pool {
     async fn get(&self) -> Result<Pooled, DriverError> {
-        match self {
-            Self::Deadpool(pool) => {
+        if self.closed.load(Ordering::SeqCst) {
+            let (client, connection) = self.config.connect(NoTls).await.map_err(wrap)?;
+            drop(connection);
+            return Ok(Pooled::Lost(client));
+        }
+        match &self.pools {
+            Pools::Deadpool(pool) => {
                 let waiting = tokio::time::timeout(WAIT_FOR_CONNECTION, pool.get()).await;
                 let pooled =
                     waiting.map_err(|_| DriverError::text("the pool has no connection"))?;
                 Ok(Pooled::Deadpool(pooled.map_err(DriverError::new)?))
             }
-            Self::Bb8(pool) => {
+            Pools::Bb8(pool) => {
                 let pooled = pool.get_owned().await.map_err(DriverError::new)?;
                 Ok(Pooled::Bb8(pooled))
             }
+        }
+    }
+
+    /// Neither pool waits for what is in use, but all of it can be taken.
+    async fn close(&self) {
+        let mut taken = Vec::new();
+        let size = match &self.pools {
+            Pools::Deadpool(pool) => pool.status().size,
+            Pools::Bb8(pool) => usize::try_from(pool.state().connections).unwrap_or(0),
+        };
+        for _ in 0..size {
+            taken.extend(self.get().await.ok());
+        }
+        self.closed.store(true, Ordering::SeqCst);
+        if let Pools::Deadpool(pool) = &self.pools {
+            pool.close();
         }
     }
 }
@@ -120,6 +154,7 @@ impl Deref for Pooled {
         match self {
             Self::Deadpool(pooled) => pooled,
             Self::Bb8(pooled) => pooled,
+            Self::Lost(client) => client,
         }
     }
 }
@@ -129,6 +164,7 @@ impl DerefMut for Pooled {
         match self {
             Self::Deadpool(pooled) => pooled,
             Self::Bb8(pooled) => pooled,
+            Self::Lost(client) => client,
         }
     }
 }
@@ -265,30 +301,13 @@ impl Source for Open {
     fn migrate<'a>(&'a self, table: &'a TableName) -> BoxFuture<'a, Result<(), DriverError>> {
         Box::pin(async move {
             let pooled = lent(&self.0, "").await?;
-            let migrated = migrate::run_for(&pooled, table).await;
+            let migrated = migrate::tokio_postgres::run_for(&pooled, table).await;
             migrated.map(drop).map_err(DriverError::new)
         })
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            // Neither pool waits for what is in use, but all of it can be taken.
-            let mut taken = Vec::new();
-            match &self.0 {
-                Pool::Deadpool(pool) => {
-                    for _ in 0..pool.status().size {
-                        taken.extend(pool.get().await.ok());
-                    }
-                    pool.close();
-                }
-                Pool::Bb8(pool) => {
-                    let mut pooled = Vec::new();
-                    for _ in 0..pool.state().connections {
-                        pooled.extend(pool.get_owned().await.ok());
-                    }
-                }
-            }
-        })
+        Box::pin(self.0.close())
     }
 }
 

@@ -1,0 +1,182 @@
+//! Parameters as SQL text, for statements that travel in one message with the fence.
+//!
+//! Texts and bytes stand there as hexadecimal digits, everything else as digits and fixed words, so
+//! nothing of the caller's is ever quoted. A type that is not listed is refused.
+
+use std::error::Error;
+
+use ::tokio_postgres::types::{IsNull, Kind, ToSql, Type};
+use bytes::BytesMut;
+
+use crate::sql::hex;
+
+/// The value as an expression of exactly this type, or why that is not possible.
+pub(crate) fn literal(value: &(dyn ToSql + Sync), ty: &Type) -> Result<String, String> {
+    let mut bytes = BytesMut::new();
+    let is_null = value.to_sql_checked(ty, &mut bytes);
+    match is_null.map_err(|error| chain(&*error))? {
+        IsNull::Yes => Ok(format!("NULL::{}", name(ty))),
+        IsNull::No => {
+            let expression = expression(ty, &bytes);
+            let expression = expression.ok_or_else(|| unsupported(ty))?;
+            Ok(format!("({expression})::{}", name(ty)))
+        }
+    }
+}
+
+/// The name of the type for SQL.
+pub(crate) fn name(ty: &Type) -> String {
+    if let Kind::Array(element) = ty.kind() {
+        return format!("{}[]", name(element));
+    }
+    let quoted = |part: &str| format!("\"{}\"", part.replace('"', "\"\""));
+    format!("{}.{}", quoted(ty.schema()), quoted(ty.name()))
+}
+
+/// The binary form of a value of this type as an expression that can be cast to it.
+fn expression(ty: &Type, bytes: &[u8]) -> Option<String> {
+    let text = |bytes: &[u8]| format!("convert_from(decode('{}', 'hex'), 'UTF8')", hex(bytes));
+    let digits = |digits: String| Some(format!("'{digits}'"));
+    match ty.kind() {
+        Kind::Array(element) => return array(element, bytes),
+        Kind::Domain(inner) => {
+            return Some(format!("({})::{}", expression(inner, bytes)?, name(inner)));
+        }
+        Kind::Enum(_) => return Some(text(bytes)),
+        _ => {}
+    }
+    match *ty {
+        Type::BOOL => digits((bytes != [0]).to_string()),
+        Type::INT2 => digits(i16::from_be_bytes(bytes.try_into().ok()?).to_string()),
+        Type::INT4 => digits(i32::from_be_bytes(bytes.try_into().ok()?).to_string()),
+        Type::INT8 => digits(i64::from_be_bytes(bytes.try_into().ok()?).to_string()),
+        Type::OID => digits(u32::from_be_bytes(bytes.try_into().ok()?).to_string()),
+        Type::FLOAT4 => digits(f32::from_be_bytes(bytes.try_into().ok()?).to_string()),
+        Type::FLOAT8 => digits(f64::from_be_bytes(bytes.try_into().ok()?).to_string()),
+        Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::JSON => Some(text(bytes)),
+        Type::JSONB => match bytes {
+            [1, json @ ..] => Some(text(json)),
+            _ => None,
+        },
+        Type::BYTEA => Some(format!("decode('{}', 'hex')", hex(bytes))),
+        Type::UUID => digits(hex(bytes)),
+        Type::DATE => date(i32::from_be_bytes(bytes.try_into().ok()?)),
+        Type::TIMESTAMP => moment("timestamp", i64::from_be_bytes(bytes.try_into().ok()?)),
+        Type::TIMESTAMPTZ => moment("timestamptz", i64::from_be_bytes(bytes.try_into().ok()?)),
+        _ => None,
+    }
+}
+
+/// Days since the year 2000.
+fn date(days: i32) -> Option<String> {
+    Some(match days {
+        i32::MAX => "'infinity'".to_owned(),
+        i32::MIN => "'-infinity'".to_owned(),
+        days => format!("'2000-01-01'::date + ({days})"),
+    })
+}
+
+/// Microseconds since the year 2000. Hours, because days are not always as long.
+fn moment(ty: &str, micros: i64) -> Option<String> {
+    const HOUR: i64 = 3_600_000_000;
+    Some(match micros {
+        i64::MAX => "'infinity'".to_owned(),
+        i64::MIN => "'-infinity'".to_owned(),
+        micros => {
+            let (hours, rest) = (micros.div_euclid(HOUR), micros.rem_euclid(HOUR));
+            format!(
+                "'2000-01-01 00:00:00+00'::{ty} + '{hours} hours {rest} microseconds'::interval"
+            )
+        }
+    })
+}
+
+/// An array of at most one dimension.
+fn array(element: &Type, bytes: &[u8]) -> Option<String> {
+    let mut bytes = bytes;
+    let mut number = || {
+        let (number, rest) = bytes.split_first_chunk()?;
+        bytes = rest;
+        Some(i32::from_be_bytes(*number))
+    };
+    let (dimensions, _has_nulls, _oid) = (number()?, number()?, number()?);
+    if dimensions == 0 {
+        return Some("'{}'".to_owned());
+    }
+    let (length, first) = (number()?, number()?);
+    if dimensions != 1 || first != 1 {
+        return None;
+    }
+    let mut elements = Vec::new();
+    for _ in 0..length {
+        let (size, rest) = bytes.split_first_chunk()?;
+        let size = i32::from_be_bytes(*size);
+        bytes = rest;
+        let Ok(size) = usize::try_from(size) else {
+            elements.push("NULL".to_owned());
+            continue;
+        };
+        let (value, rest) = bytes.split_at_checked(size)?;
+        bytes = rest;
+        elements.push(format!(
+            "({})::{}",
+            expression(element, value)?,
+            name(element)
+        ));
+    }
+    Some(format!("ARRAY[{}]", elements.join(", ")))
+}
+
+fn unsupported(ty: &Type) -> String {
+    format!("a value of type {ty} cannot travel in one message with the fence")
+}
+
+/// The error with its causes, as text.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_byte_of_a_text_reaches_the_message_unencoded() {
+        let text = "'; DROP TABLE stock; --";
+        let texts = [Some(text), None];
+        let encoded = [
+            literal(&text, &Type::TEXT).unwrap(),
+            literal(&text.as_bytes(), &Type::BYTEA).unwrap(),
+            literal(&texts.as_slice(), &Type::TEXT_ARRAY).unwrap(),
+        ];
+        for encoded in encoded {
+            assert!(!encoded.contains("DROP"), "{encoded}");
+            assert!(encoded.contains(&hex(text.as_bytes())), "{encoded}");
+        }
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_refused() {
+        assert!(literal(&"text", &Type::INT4).is_err());
+        assert!(literal(&1_i64, &Type::INT4).is_err());
+        assert!(literal(&"text", &Type::XML).is_err());
+    }
+
+    #[test]
+    fn the_name_of_a_type_is_quoted() {
+        let own = Type::new(
+            "a\"b".to_owned(),
+            1_000_000,
+            Kind::Enum(vec!["one".to_owned()]),
+            "app".to_owned(),
+        );
+        assert_eq!(name(&own), "\"app\".\"a\"\"b\"");
+        assert_eq!(name(&Type::INT4_ARRAY), "\"pg_catalog\".\"int4\"[]");
+    }
+}
