@@ -20,7 +20,7 @@ use highwater_fencing::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_postgres::types::{Date, Kind, Timestamp, ToSql, Type};
+use tokio_postgres::types::{Kind, Timestamp, ToSql, Type};
 use tokio_postgres::{Client, Config, NoTls};
 
 fn config() -> Config {
@@ -365,27 +365,27 @@ async fn a_literal_is_the_value_that_the_driver_would_have_sent() {
     let (mood, positive) = (own.params()[0].clone(), own.params()[1].clone());
     assert!(matches!(mood.kind(), Kind::Enum(_)));
 
+    /// The binary form of some value.
     #[derive(Debug)]
-    struct Label(&'static str);
-    impl ToSql for Label {
+    struct Raw(&'static [u8]);
+    impl ToSql for Raw {
         fn to_sql(
             &self,
             _: &Type,
             out: &mut bytes::BytesMut,
         ) -> Result<tokio_postgres::types::IsNull, Box<dyn std::error::Error + Sync + Send>>
         {
-            out.extend_from_slice(self.0.as_bytes());
+            out.extend_from_slice(self.0);
             Ok(tokio_postgres::types::IsNull::No)
         }
-        fn accepts(ty: &Type) -> bool {
-            matches!(ty.kind(), Kind::Enum(_))
+        fn accepts(_: &Type) -> bool {
+            true
         }
         tokio_postgres::types::to_sql_checked!();
     }
 
     let long_ago = SystemTime::UNIX_EPOCH - Duration::from_micros(62_135_596_800_000_001);
     let now = SystemTime::UNIX_EPOCH + Duration::from_micros(1_790_000_000_123_457);
-    let endless: Date<SystemTime> = Date::PosInfinity;
     let never: Timestamp<SystemTime> = Timestamp::NegInfinity;
     let awkward = "it's \\ \"ü\" $1 -- ;\n$$ /*";
     let (bytes, no_bytes): (&[u8], &[u8]) = (&[0, 39, 92, 255], &[]);
@@ -417,13 +417,21 @@ async fn a_literal_is_the_value_that_the_driver_would_have_sent() {
         (&now, Type::TIMESTAMPTZ),
         (&now, Type::TIMESTAMP),
         (&long_ago, Type::TIMESTAMPTZ),
-        (&endless, Type::DATE),
+        (&Raw(b"\x7f\xff\xff\xff"), Type::DATE),
+        (&Raw(b"\0\0\x26\x2d"), Type::DATE),
+        (&Raw(b"\xff\xf0\0\0"), Type::DATE),
+        (
+            &Raw(b"\x12\x34\x56\x78\x9a\xbc\xde\xf0\0\0\0\0\0\0\0\x01"),
+            Type::UUID,
+        ),
+        (&Raw(b"\x01{\"a\": \"it's\"}"), Type::JSONB),
+        (&Raw(b"{\"a\": 1}"), Type::JSON),
         (&never, Type::TIMESTAMPTZ),
         (&numbers, Type::INT4_ARRAY),
         (&texts, Type::TEXT_ARRAY),
         (&no_numbers, Type::INT8_ARRAY),
-        (&Label("it's"), mood.clone()),
-        (&7_i32, positive),
+        (&Raw(b"it's"), mood.clone()),
+        (&Raw(b"\0\0\0\x07"), positive),
     ];
     let fence = base.fence(7);
     // Where a day can have 23 hours.

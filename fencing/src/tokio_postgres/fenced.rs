@@ -60,12 +60,13 @@ impl<'c> Fenced<'c> {
     ) -> Result<(Self, Vec<Answer>), FenceError> {
         // The guard exists before the first request, so that a cancelled one is cleaned up.
         let mut tx = Self::over(Link::Lent(client));
-        let first = tx.rendered(first).await?;
+        let text = tx.rendered(first).await?;
         let begin = postgres::begin(options, fence, tx.marker);
-        let mut reply = message::send(client, &format!("{begin}; {first}")).await;
+        let mut reply = message::send(client, &format!("{begin}; {text}")).await;
         let Some(error) = reply.error.take() else {
             tx.cleanup = None;
-            return Ok((tx, answers(reply, options)));
+            let answers = answers(reply, first.len(), begin_statements(options));
+            return Ok((tx, answers));
         };
         if reply.completed.len() >= begin_statements(options) {
             tx.end().await.ok();
@@ -82,9 +83,9 @@ impl<'c> Fenced<'c> {
         queries: &[Query<'_>],
     ) -> Result<Vec<Answer>, FenceError> {
         let mut tx = Self::over(Link::Lent(client));
-        let queries = tx.rendered(queries).await?;
+        let text = tx.rendered(queries).await?;
         let begin = postgres::begin(options, fence, tx.marker);
-        let message = format!("{begin}; {queries}{}", tx.ending());
+        let message = format!("{begin}; {text}{}", tx.ending());
         let was_closed = client.is_closed();
         let mut reply = message::send(client, &message).await;
         // Without an answer of the server, all of it may have been worked off.
@@ -96,7 +97,7 @@ impl<'c> Fenced<'c> {
             return Err(tx.not_begun(error, fence, options).await);
         }
         let reply = tx.verdict(reply, was_closed, Behind::Queries).await?;
-        Ok(answers(reply, options))
+        Ok(answers(reply, queries.len(), begin_statements(options)))
     }
 
     /// Takes the fence inside a transaction of the caller.
@@ -209,7 +210,7 @@ impl<'c> Fenced<'c> {
     pub async fn commit_with(mut self, last: &[Query<'_>]) -> Result<Vec<Answer>, FenceError> {
         self.refuse_poisoned().await?;
         let message = match self.rendered(last).await {
-            Ok(last) => format!("{last}{}", self.ending()),
+            Ok(text) => format!("{text}{}", self.ending()),
             Err(error) => {
                 self.end().await.ok();
                 return Err(error);
@@ -218,7 +219,7 @@ impl<'c> Fenced<'c> {
         let was_closed = self.client().is_closed();
         let reply = message::send(self.client(), &message).await;
         let reply = self.verdict(reply, was_closed, Behind::Queries).await?;
-        Ok(answers_from(reply, 0))
+        Ok(answers(reply, last.len(), 0))
     }
 
     /// Rolls back. The mark goes back with everything else.
@@ -358,17 +359,11 @@ fn begin_statements(options: &FenceOptions) -> usize {
     3 + usize::from(options.lock_wait().is_some())
 }
 
-/// The answers to queries behind the fence.
-fn answers(reply: Reply, options: &FenceOptions) -> Vec<Answer> {
-    answers_from(reply, begin_statements(options))
-}
-
-/// The answers to queries behind so many other statements.
-fn answers_from(reply: Reply, before: usize) -> Vec<Answer> {
-    let mut completed = reply.completed;
+/// The answers to so many queries behind so many other statements.
+fn answers(reply: Reply, queries: usize, before: usize) -> Vec<Answer> {
     // The middle one of each query's statements executes it.
-    let executed = completed.drain(before.min(completed.len())..).skip(1);
-    let executed = executed.step_by(STATEMENTS);
+    let executed = reply.completed.into_iter().skip(before + 1);
+    let executed = executed.step_by(STATEMENTS).take(queries);
     let answer = |(rows_affected, rows)| Answer {
         rows_affected,
         rows,
