@@ -514,6 +514,50 @@ async fn abandon_after<F: Future>(polls: usize, future: F) -> Option<F::Output> 
 }
 
 #[tokio::test]
+async fn a_transaction_that_is_open_already_is_refused_and_ended() {
+    let mut base = Base::new().await;
+    let write = base.sql("UPDATE stock SET quantity = 1");
+    let fence = base.fence(7);
+    for savepoint in ["", "SAVEPOINT s"] {
+        for pipelined in [false, true] {
+            base.client.batch_execute("BEGIN").await.unwrap();
+            base.client.batch_execute(savepoint).await.unwrap();
+            base.client.batch_execute(&write).await.unwrap();
+            let refused = if pipelined {
+                let query = [Query::new(&write, &[])];
+                fence.pipeline(&mut base.client, &query).await.map(drop)
+            } else {
+                fence.begin(&mut base.client).await.map(drop)
+            };
+            assert!(
+                matches!(refused, Err(FenceError::InSavepoint)),
+                "{refused:?}"
+            );
+            base.assert_clean().await;
+            assert_eq!(base.quantity().await, 100);
+        }
+    }
+    // In a nested transaction of the driver only that is ended.
+    let mut outer = base.client.transaction().await.unwrap();
+    outer.batch_execute(&write).await.unwrap();
+    let nested = outer.transaction().await.unwrap();
+    let refused = fence.admit(nested).await.map(drop);
+    assert!(
+        matches!(refused, Err(FenceError::InSavepoint)),
+        "{refused:?}"
+    );
+    outer.commit().await.unwrap();
+    assert_eq!(base.quantity().await, 1);
+    base.fence(1)
+        .begin(&mut base.client)
+        .await
+        .unwrap()
+        .commit()
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
 async fn the_first_error_poisons_and_the_driver_hands_it_out() {
     let mut base = Base::new().await;
     let (bad, read) = (

@@ -61,8 +61,8 @@ impl<'c> Fenced<'c> {
         // The guard exists before the first request, so that a cancelled one is cleaned up.
         let mut tx = Self::over(Link::Lent(client));
         let text = tx.rendered(first).await?;
-        let begin = postgres::begin(options, fence, tx.marker);
-        let mut reply = message::send(client, &format!("{begin}; {text}")).await;
+        let begin = tx.beginning(fence, options);
+        let mut reply = message::send(client, &format!("{begin}{text}")).await;
         let Some(error) = reply.error.take() else {
             tx.cleanup = None;
             let answers = answers(reply, first.len(), begin_statements(options));
@@ -84,8 +84,7 @@ impl<'c> Fenced<'c> {
     ) -> Result<Vec<Answer>, FenceError> {
         let mut tx = Self::over(Link::Lent(client));
         let text = tx.rendered(queries).await?;
-        let begin = postgres::begin(options, fence, tx.marker);
-        let message = format!("{begin}; {text}{}", tx.ending());
+        let message = format!("{}{text}{}", tx.beginning(fence, options), tx.ending());
         let was_closed = client.is_closed();
         let mut reply = message::send(client, &message).await;
         // Without an answer of the server, all of it may have been worked off.
@@ -154,6 +153,17 @@ impl<'c> Fenced<'c> {
             }
             Err(error) => Err(FenceError::Database(caused_by(self.client(), error).await)),
         }
+    }
+
+    /// How every message begins that takes the fence in a transaction of its own.
+    fn beginning(&self, fence: &Fence, options: &FenceOptions) -> String {
+        let begin = postgres::begin(options, fence, self.marker);
+        // `BEGIN` inside of a transaction is only a warning, which the driver does not hand out. But
+        // a transaction is as old as the message that began it.
+        format!(
+            "{begin}; SELECT CASE WHEN transaction_timestamp() = statement_timestamp() THEN 1 \
+             ELSE ('{OPEN_BEFORE} ' || transaction_timestamp())::int END; "
+        )
     }
 
     /// How every message ends that commits.
@@ -355,8 +365,8 @@ enum Behind {
 
 /// How many statements take the fence.
 fn begin_statements(options: &FenceOptions) -> usize {
-    // BEGIN, the fence, the marker; and the bound of the wait for it.
-    3 + usize::from(options.lock_wait().is_some())
+    // BEGIN, the fence, the marker, the age; and the bound of the wait for the mark.
+    4 + usize::from(options.lock_wait().is_some())
 }
 
 /// The answers to so many queries behind so many other statements.
@@ -373,7 +383,9 @@ fn answers(reply: Reply, queries: usize, before: usize) -> Vec<Answer> {
 
 /// An error of the fence statement, other than a refusal.
 fn explain(error: Error, options: &FenceOptions) -> FenceError {
+    let message = error.as_db_error().map_or("", |error| error.message());
     match error::class(&error) {
+        _ if message.contains(OPEN_BEFORE) => FenceError::InSavepoint,
         Class::NoTable => FenceError::NotMigrated {
             table: options.table_ref().clone(),
         },
@@ -428,6 +440,8 @@ impl fmt::Debug for Fenced<'_> {
             .finish_non_exhaustive()
     }
 }
+
+const OPEN_BEFORE: &str = "highwater: a transaction is open since";
 
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("no answer to COMMIT")]

@@ -65,8 +65,9 @@ pub trait TokioPostgresFence: Offer {
     /// leaves no open transaction; it may be wrapped in a timeout.
     ///
     /// # Errors
-    /// Why the fence was refused, or [`FenceError::Database`] if the driver failed. A transaction
-    /// that was opened on this connection with raw SQL is not seen: it becomes the fenced one.
+    /// Why the fence was refused, or [`FenceError::Database`] if the driver failed.
+    /// [`FenceError::InSavepoint`] if a transaction was open on this connection: of raw SQL, or left
+    /// behind by an earlier user of the pool. It is rolled back.
     fn begin<'a, 'c: 'a>(
         &'a self,
         client: &'c mut Client,
@@ -107,8 +108,8 @@ pub trait TokioPostgresFence: Offer {
     /// leaves nothing open, and the outcome unknown.
     ///
     /// # Errors
-    /// Those of [`begin_with`](Self::begin_with) and of [`Fenced::commit`]. If the connection fails,
-    /// it is always [`FenceError::Unknown`].
+    /// Those of [`begin_with`](Self::begin_with) and of [`Fenced::commit`]. A connection that fails
+    /// meanwhile leaves the outcome [unknown](FenceError::Unknown), whatever was being waited for.
     fn pipeline<'a>(
         &'a self,
         client: &'a mut Client,
@@ -128,7 +129,8 @@ pub trait TokioPostgresFence: Offer {
     ///
     /// # Errors
     /// As for [`begin`](Self::begin), and [`FenceError::InSavepoint`] for a nested transaction or
-    /// after a `SAVEPOINT` of raw SQL. In a nested transaction only that is rolled back.
+    /// after a `SAVEPOINT` of raw SQL. (A fence that would not be admitted anyway is refused for that
+    /// reason.) In a nested transaction only that is rolled back.
     fn admit<'a, 'c: 'a>(
         &'a self,
         tx: Transaction<'c>,

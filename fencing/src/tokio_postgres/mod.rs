@@ -1,40 +1,4 @@
-//! Fenced transactions for tokio-postgres 0.7, bare or through deadpool-postgres or bb8-postgres.
-//!
-//! [`TokioPostgresFence`] adds the forms to [`Fence`](crate::Fence) and to
-//! [`Configured`](crate::Configured). They take a `&mut tokio_postgres::Client`, which a pooled
-//! connection of either pool turns into by itself: `fence.begin(&mut pooled)`. What the server is
-//! asked stands in `crate::sql`; here is how the driver asks it, and how a transaction is ended
-//! without ever reporting a commit that did not happen.
-//!
-//! ```no_run
-//! use highwater_fencing::Fence;
-//! use highwater_fencing::tokio_postgres::{FenceError, Fenced, TokioPostgresFence as _};
-//! use tokio_postgres::{Client, Error};
-//!
-//! // Cannot be called without a fence, whichever form it came from.
-//! async fn deduct(tx: &Fenced<'_>, sku: &str) -> Result<u64, Error> {
-//!     tx.execute("UPDATE stock SET quantity = quantity - 1 WHERE sku = $1", &[&sku]).await
-//! }
-//!
-//! # async fn forms(client: &mut Client, fence: Fence) -> Result<(), FenceError> {
-//! // Closure: commits, rolls back and retries by itself.
-//! fence.transaction(client, async |tx| Ok::<_, FenceError>(deduct(tx, "apple").await?)).await?;
-//!
-//! // Guard.
-//! let tx = fence.begin(client).await?;
-//! deduct(&tx, "apple").await?;
-//! tx.commit().await?;
-//!
-//! // A transaction that you began.
-//! let tx = fence.admit(client.transaction().await?).await?;
-//! deduct(&tx, "apple").await?;
-//! tx.commit().await?;
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! [`pipeline`](TokioPostgresFence::pipeline) runs a whole fenced transaction in one round trip;
-//! [`begin_with`](TokioPostgresFence::begin_with) and [`Fenced::commit_with`] save one each.
+#![doc = include_str!("../../../docs/adapters/tokio-postgres.md")]
 //!
 //! # How the commit cannot lie
 //! Right after the fence a savepoint is set, the *marker*. It vanishes when anything ends the
@@ -48,6 +12,16 @@
 //! pools do by default: the next user's statements come after that rollback. They wait for a
 //! statement that is still running; `statement_timeout`, or [`Fenced::cancel_token`] before the
 //! guard is dropped, bounds that.
+//!
+//! [`Fence`]: crate::Fence
+//! [`Configured`]: crate::Configured
+//! [`begin`]: TokioPostgresFence::begin
+//! [`transaction`]: TokioPostgresFence::transaction
+//! [`admit`]: TokioPostgresFence::admit
+//! [`begin_with`]: TokioPostgresFence::begin_with
+//! [`commit_with`]: Fenced::commit_with
+//! [`pipeline`]: TokioPostgresFence::pipeline
+//! [`CopyInSink`]: ::tokio_postgres::CopyInSink
 
 mod error;
 mod fenced;

@@ -46,7 +46,8 @@ impl Adapter for Through {
             sees_errors: true,
             joins: true,
             lends: true,
-            counts_savepoints: true,
+            // The driver does, but does not tell. The server is asked instead.
+            counts_savepoints: false,
             cancels: true,
             pools: true,
             vetoes: false,
