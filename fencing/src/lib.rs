@@ -31,6 +31,8 @@
 //! - [`Fence`]: keys, tokens and domain, from a lock client's ticket or built by hand.
 //! - [`FenceOptions`]: another table, the retry budget, the isolation level.
 //! - [`sqlx`](mod@crate::sqlx): the forms for sqlx 0.9 on PostgreSQL, MySQL/MariaDB and SQLite.
+//! - [`tokio_postgres`](mod@crate::tokio_postgres): the same for tokio-postgres 0.7, in three, two or
+//!   one round trip.
 //! - [`rusqlite`](mod@crate::rusqlite): the same for rusqlite 0.39, which blocks.
 //! - [`sea_orm`](mod@crate::sea_orm): the same for sea-orm 2, so that its entities work inside.
 //! - [`operate`]: inspects the marks, moves them to another domain, raises them.

@@ -190,7 +190,9 @@ impl Source for Open {
             };
             let begun = async {
                 let tx = pooled.transaction().await?;
-                tx.batch_execute(&before).await?;
+                if !before.is_empty() {
+                    tx.batch_execute(&before).await?;
+                }
                 Ok(tx)
             };
             match begun.await {
