@@ -38,7 +38,7 @@ pub trait Driver: AsyncConnection<TransactionManager = AnsiTransactionManager> +
     fn commit(conn: &mut Self, marker: Marker) -> BoxFuture<'_, Commit>;
 
     /// Rolls back whatever is open, and restores what `begin` changed.
-    fn rollback(conn: &mut Self, marker: Marker) -> BoxFuture<'_, Result<(), Error>>;
+    fn rollback(conn: &mut Self) -> BoxFuture<'_, Result<(), Error>>;
 
     /// Sends a rollback, as far as that is possible without waiting.
     fn abandon(conn: &mut Self);
@@ -47,7 +47,7 @@ pub trait Driver: AsyncConnection<TransactionManager = AnsiTransactionManager> +
     fn class(error: &Error) -> Class;
 
     /// The same for the last error of this connection, where the server remembers it.
-    fn last_class(conn: &mut Self, marker: Marker) -> BoxFuture<'_, Class>;
+    fn last_class(conn: &mut Self) -> BoxFuture<'_, Class>;
 
     /// Creates the table of marks unless it is there.
     fn migrate<'a>(

@@ -137,14 +137,14 @@ impl<'c, C: Connection> Fenced<'c, C> {
     /// Rolls back without consuming the guard.
     pub(crate) async fn end(&mut self) -> Result<(), Error> {
         driver::condemn(self.conn);
-        C::rollback(self.conn, self.marker).await?;
+        C::rollback(self.conn).await?;
         self.let_go();
         Ok(())
     }
 
     /// What the last error of the connection means, where the server remembers it.
     pub(crate) async fn last_class(&mut self) -> Class {
-        C::last_class(self.conn, self.marker).await
+        C::last_class(self.conn).await
     }
 
     fn let_go(&mut self) {

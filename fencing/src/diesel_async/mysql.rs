@@ -3,9 +3,12 @@
 //! The driver keeps nothing of an error but its text, in the language of the server, and does not
 //! even tell an answer of the server from a broken connection. So the server is asked what its last
 //! error was. And a statement that was dropped before its answer came leaves that answer to the next
-//! one; so whatever matters is confirmed by a row that holds the number of the marker.
+//! one; so whatever matters is confirmed by a row with a number that its message left behind.
 
+use ::diesel::QueryResult;
 use ::diesel::dsl::sql;
+use ::diesel::mysql::Mysql;
+use ::diesel::query_builder::{AstPass, Query, QueryFragment, QueryId};
 use ::diesel::result::Error;
 use ::diesel::sql_types::{BigInt, Nullable, Text, Unsigned};
 use ::diesel_async::{AsyncMysqlConnection, RunQueryDsl as _, SimpleAsyncConnection as _};
@@ -31,24 +34,30 @@ impl Driver for AsyncMysqlConnection {
         error: Error,
     ) -> BoxFuture<'a, (Failure, Cleaned)> {
         Box::pin(async move {
-            let Some(report) = Report::get(conn, order.marker).await else {
+            let Some(report) = Report::of_error(conn).await else {
                 return (FenceError::Database(error).into(), Cleaned(false));
             };
             let class = report.class();
             let error = explain(conn, order, class, error).await;
-            let clean = Self::rollback(conn, order.marker).await.is_ok();
+            let clean = Self::rollback(conn).await.is_ok();
             (Failure { error, class }, Cleaned(clean))
         })
     }
 
     fn commit(conn: &mut Self, marker: Marker) -> BoxFuture<'_, Commit> {
         Box::pin(async move {
+            let tie = Marker::new();
             let message = format!(
                 "RELEASE SAVEPOINT {marker}; SET @highwater_reached = {RELEASED}; COMMIT; \
-                 SET @highwater_reached = {COMMITTED}, autocommit = @highwater_autocommit"
+                 SET @highwater_reached = {COMMITTED}, @highwater_tie = {}, \
+                 autocommit = @highwater_autocommit",
+                tie.number(),
             );
             let done = conn.batch_execute(&message).await;
-            let report = Report::get(conn, marker).await;
+            let report = match &done {
+                Ok(()) => Report::tied(conn, tie).await,
+                Err(_) => Report::of_error(conn).await,
+            };
             match (done, report) {
                 (done, Some(report)) if report.reached == COMMITTED => {
                     Commit::Done(Cleaned(done.is_ok()))
@@ -65,10 +74,12 @@ impl Driver for AsyncMysqlConnection {
         })
     }
 
-    fn rollback(conn: &mut Self, marker: Marker) -> BoxFuture<'_, Result<(), Error>> {
+    fn rollback(conn: &mut Self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            conn.batch_execute(mysql::ROLLBACK).await?;
-            match Report::get(conn, marker).await {
+            let tie = Marker::new();
+            let message = format!("{}; SET @highwater_tie = {}", mysql::ROLLBACK, tie.number());
+            conn.batch_execute(&message).await?;
+            match Report::tied(conn, tie).await {
                 Some(_) => Ok(()),
                 None => Err(said("the answers to ROLLBACK are out of step")),
             }
@@ -90,9 +101,9 @@ impl Driver for AsyncMysqlConnection {
         }
     }
 
-    fn last_class(conn: &mut Self, marker: Marker) -> BoxFuture<'_, Class> {
+    fn last_class(conn: &mut Self) -> BoxFuture<'_, Class> {
         Box::pin(async move {
-            let report = Report::get(conn, marker).await;
+            let report = Report::of_error(conn).await;
             report.map_or(Class::Other, |report| report.class())
         })
     }
@@ -128,22 +139,26 @@ const RELEASED: i64 = 1;
 const COMMITTED: i64 = 2;
 
 impl Report {
-    /// Asks the server, right after the statement in question. `None` if it did not answer, or
-    /// answered something else before.
-    async fn get(conn: &mut AsyncMysqlConnection, marker: Marker) -> Option<Self> {
+    /// Asks for the last error, right after the statement that met it. `None` if the server does not
+    /// answer, or answers something else before.
+    async fn of_error(conn: &mut AsyncMysqlConnection) -> Option<Self> {
+        let tie = Marker::new();
         // The error stands behind the warnings of its statement.
-        let note = "GET DIAGNOSTICS @highwater_conditions = NUMBER; \
-             GET DIAGNOSTICS CONDITION @highwater_conditions @highwater_error = MYSQL_ERRNO";
-        conn.batch_execute(note).await.ok()?;
-        let read = format!(
-            "SELECT CAST(@highwater_error AS SIGNED), CAST(@highwater_reached AS SIGNED), \
-             CAST({} AS SIGNED)",
-            marker.number(),
+        let note = format!(
+            "GET DIAGNOSTICS @highwater_conditions = NUMBER; \
+             GET DIAGNOSTICS CONDITION @highwater_conditions @highwater_error = MYSQL_ERRNO; \
+             SET @highwater_tie = {}",
+            tie.number(),
         );
-        let read = sql::<(Nullable<BigInt>, Nullable<BigInt>, BigInt)>(&read);
-        let row: (Option<i64>, Option<i64>, i64) = read.get_result(conn).await.ok()?;
+        conn.batch_execute(&note).await.ok()?;
+        Self::tied(conn, tie).await
+    }
+
+    /// Reads the notes, if the last message came to the point where it left this tie.
+    async fn tied(conn: &mut AsyncMysqlConnection, tie: Marker) -> Option<Self> {
+        let row: (Option<i64>, Option<i64>, Option<i64>) = Notes.get_result(conn).await.ok()?;
         let (error, reached, number) = row;
-        (u64::try_from(number) == Ok(marker.number())).then_some(Self {
+        (u64::try_from(number?) == Ok(tie.number())).then_some(Self {
             error: u16::try_from(error.unwrap_or(0)).ok()?,
             reached: reached?,
         })
@@ -161,6 +176,30 @@ impl Report {
             (error, reached) => mysql::failed(error, u32::from(reached == RELEASED)),
         }
     }
+}
+
+/// The query for the notes that our messages leave in the session. It is always the same, so that it
+/// is prepared once per connection.
+#[derive(Clone, Copy, Debug)]
+struct Notes;
+
+impl QueryId for Notes {
+    type QueryId = Self;
+    const HAS_STATIC_QUERY_ID: bool = true;
+}
+
+impl QueryFragment<Mysql> for Notes {
+    fn walk_ast<'b>(&'b self, mut out: AstPass<'_, 'b, Mysql>) -> QueryResult<()> {
+        out.push_sql(
+            "SELECT CAST(@highwater_error AS SIGNED), CAST(@highwater_reached AS SIGNED), \
+             CAST(@highwater_tie AS SIGNED)",
+        );
+        Ok(())
+    }
+}
+
+impl Query for Notes {
+    type SqlType = (Nullable<BigInt>, Nullable<BigInt>, Nullable<BigInt>);
 }
 
 /// What an error of the fence statement means. The transaction is still open after a refusal, and

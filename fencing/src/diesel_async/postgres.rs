@@ -67,7 +67,7 @@ impl Driver for AsyncPgConnection {
         })
     }
 
-    fn rollback(conn: &mut Self, _marker: Marker) -> BoxFuture<'_, Result<(), Error>> {
+    fn rollback(conn: &mut Self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move { conn.batch_execute("ROLLBACK").await })
     }
 
@@ -83,7 +83,7 @@ impl Driver for AsyncPgConnection {
         }
     }
 
-    fn last_class(_conn: &mut Self, _marker: Marker) -> BoxFuture<'_, Class> {
+    fn last_class(_conn: &mut Self) -> BoxFuture<'_, Class> {
         Box::pin(std::future::ready(Class::Other))
     }
 
