@@ -22,7 +22,11 @@
 //! dropped by you: its further transactions are refused with
 //! [`BrokenTransactionManager`](::diesel::result::Error::BrokenTransactionManager).
 #![doc = ""]
-#![doc = include_str!("../../../docs/adapters/diesel-async.md")]
+// The program in it is one for PostgreSQL.
+#![cfg_attr(
+    feature = "diesel-async-postgres",
+    doc = include_str!("../../../docs/adapters/diesel-async.md")
+)]
 
 mod connection;
 mod driver;
