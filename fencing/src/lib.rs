@@ -33,6 +33,9 @@
 //! - [`sqlx`](mod@crate::sqlx): the forms for sqlx 0.9 on PostgreSQL, MySQL/MariaDB and SQLite.
 //! - [`tokio_postgres`](mod@crate::tokio_postgres): the same for tokio-postgres 0.7, in three, two or
 //!   one round trip.
+//! - [`diesel_async`](mod@crate::diesel_async): the same for diesel-async 0.9 on PostgreSQL, MySQL and
+//!   MariaDB, over its own connections.
+//! - [`mysql_async`](mod@crate::mysql_async): the same for mysql_async 0.36 on MySQL and MariaDB.
 //! - [`rusqlite`](mod@crate::rusqlite): the same for rusqlite 0.39, which blocks.
 //! - [`sea_orm`](mod@crate::sea_orm): the same for sea-orm 2, so that its entities work inside.
 //! - [`operate`]: inspects the marks, moves them to another domain, raises them.
