@@ -279,6 +279,7 @@ impl FenceOptions {
 
     /// The same options for the one fence statement of `resolve`.
     #[cfg(feature = "__adapter")]
+    #[allow(dead_code, reason = "SQLite waits as its connections say")]
     pub(crate) fn for_resolving(&self) -> Self {
         Self {
             lock_wait: Some(self.resolve_for),
@@ -288,6 +289,7 @@ impl FenceOptions {
 
     /// How long the fence statement may wait for the mark, if that is bounded.
     #[cfg(feature = "__adapter")]
+    #[allow(dead_code, reason = "SQLite waits as its connections say")]
     pub(crate) fn lock_wait(&self) -> Option<Duration> {
         self.lock_wait
     }

@@ -102,7 +102,11 @@ pub(crate) fn refusal<D>(
 /// It is unique so that a fenced transaction cannot take the savepoint of another one, begun on
 /// the same connection after the first was ended behind its back, for its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(unnameable_types, reason = "part of a sealed trait")]
+#[allow(
+    unnameable_types,
+    unreachable_pub,
+    reason = "part of a sealed trait of some adapters"
+)]
 pub struct Marker(u64);
 
 impl Marker {
@@ -128,7 +132,11 @@ impl fmt::Display for Marker {
 
 /// What a driver error means for the transaction it happened in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(unnameable_types, reason = "part of a sealed trait")]
+#[allow(
+    unnameable_types,
+    unreachable_pub,
+    reason = "part of a sealed trait of some adapters"
+)]
 pub enum Class {
     /// Lost against a concurrent transaction: the whole transaction may succeed if run again.
     Transient,
