@@ -23,12 +23,12 @@ use crate::{FenceOptions, TableName};
     reason = "sealed: implemented for the connections below only"
 )]
 pub trait Driver: Connection<TransactionManager = AnsiTransactionManager> + 'static {
-    /// Begins, takes the fence and sets the marker. After an error the connection is outside of the
-    /// transaction.
-    fn open(conn: &mut Self, order: Order<'_>) -> Result<(), Failure>;
+    /// Begins, takes the fence and sets the marker; gives what has to run before the commit, if
+    /// anything. After an error the connection is outside of the transaction.
+    fn open(conn: &mut Self, order: Order<'_>) -> Result<Option<String>, Failure>;
 
-    /// Releases the marker and commits if that worked. After an error nothing is open.
-    fn commit(conn: &mut Self, marker: Marker) -> Result<(), Failure>;
+    /// Runs `close`, releases the marker and commits if that worked. After an error nothing is open.
+    fn commit(conn: &mut Self, marker: Marker, close: Option<&str>) -> Result<(), Failure>;
 
     /// Rolls back whatever is open, and restores what `open` changed.
     fn rollback(conn: &mut Self) -> Result<(), Error>;

@@ -13,6 +13,9 @@ use super::driver::{Failure, Order};
 use crate::sql::Marker;
 use crate::{Fence, FenceOptions};
 
+/// The marker of a transaction that was opened, and what has to run before its commit.
+pub(crate) type Opened = (Marker, Option<String>);
+
 /// An open transaction whose fence was admitted.
 ///
 /// Statements run on [`connection`](Self::connection): write `.execute(tx.connection())`. A function
@@ -29,6 +32,8 @@ use crate::{Fence, FenceOptions};
 pub struct Fenced<'c, C: Dialect> {
     conn: &'c mut C,
     marker: Marker,
+    /// What has to run before the commit, if anything.
+    close: Option<String>,
     /// Nothing is left to be ended on the connection.
     done: bool,
 }
@@ -39,21 +44,22 @@ impl<'c, C: Dialect> Fenced<'c, C> {
         conn: &mut C,
         fence: &Fence,
         options: &FenceOptions,
-    ) -> Result<Marker, Failure> {
+    ) -> Result<Opened, Failure> {
         let marker = Marker::new();
         let order = Order {
             fence,
             options,
             marker,
         };
-        C::open(conn, order).map(|()| marker)
+        C::open(conn, order).map(|close| (marker, close))
     }
 
     /// The guard for what [`open`](Self::open) opened.
-    pub(crate) fn over(conn: &'c mut C, marker: Marker) -> Self {
+    pub(crate) fn over(conn: &'c mut C, (marker, close): Opened) -> Self {
         Self {
             conn,
             marker,
+            close,
             done: false,
         }
     }
@@ -89,7 +95,7 @@ impl<'c, C: Dialect> Fenced<'c, C> {
     /// Commits without consuming the guard.
     pub(crate) fn finish(&mut self) -> Result<(), Failure> {
         self.done = true;
-        C::commit(self.conn, self.marker)
+        C::commit(self.conn, self.marker, self.close.as_deref())
     }
 
     /// Rolls back without consuming the guard.

@@ -6,12 +6,12 @@ use highwater_lock::Fence;
 use super::FenceError;
 use super::dialect::Dialect;
 use super::driver::Failure;
-use super::fenced::Fenced;
+use super::fenced::{Fenced, Opened};
 use crate::Resolution;
 use crate::offer::Offer;
 use crate::options::FenceOptions;
 use crate::retry::{Retry, carries};
-use crate::sql::{self, Class, Marker};
+use crate::sql::{self, Class};
 
 /// Fenced transactions of diesel, as methods of a fence.
 ///
@@ -83,7 +83,7 @@ impl<F: Offer> DieselFence for F {}
 fn open<C: Dialect>(
     conn: &mut C,
     (fence, options): (&Fence, &FenceOptions),
-) -> Result<Marker, Failure> {
+) -> Result<Opened, Failure> {
     sql::check_range(fence).map_err(Failure::of)?;
     let mut retry = Retry::new(options.budget());
     loop {

@@ -19,10 +19,10 @@ use crate::migrate::{Dialect, MigrateError, print, probe};
 use crate::sql::{Class, Failed, Marker, StoredMark, mysql, refusal};
 
 impl Driver for MysqlConnection {
-    fn open(conn: &mut Self, order: Order<'_>) -> Result<(), Failure> {
+    fn open(conn: &mut Self, order: Order<'_>) -> Result<Option<String>, Failure> {
         let begin = mysql::begin(order.options, order.fence, order.marker, true);
         match AnsiTransactionManager::begin_transaction_sql(conn, &begin) {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(None),
             Err(error @ (Error::AlreadyInTransaction | Error::BrokenTransactionManager)) => {
                 Err(Failure::database(error, Class::Other))
             }
@@ -34,7 +34,7 @@ impl Driver for MysqlConnection {
         }
     }
 
-    fn commit(conn: &mut Self, marker: Marker) -> Result<(), Failure> {
+    fn commit(conn: &mut Self, marker: Marker, _close: Option<&str>) -> Result<(), Failure> {
         let number = marker.number();
         let message = format!(
             "RELEASE SAVEPOINT {marker}; SET @highwater_released = {number}; COMMIT; \

@@ -19,10 +19,10 @@ use crate::migrate::{Dialect, MigrateError, print, probe};
 use crate::sql::{Class, Failed, Marker, StoredMark, postgres, refusal};
 
 impl Driver for PgConnection {
-    fn open(conn: &mut Self, order: Order<'_>) -> Result<(), Failure> {
+    fn open(conn: &mut Self, order: Order<'_>) -> Result<Option<String>, Failure> {
         let begin = postgres::begin(order.options, order.fence, order.marker);
         match AnsiTransactionManager::begin_transaction_sql(conn, &begin) {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(None),
             Err(error @ (Error::AlreadyInTransaction | Error::BrokenTransactionManager)) => {
                 Err(Failure::database(error, Class::Other))
             }
@@ -30,7 +30,7 @@ impl Driver for PgConnection {
         }
     }
 
-    fn commit(conn: &mut Self, marker: Marker) -> Result<(), Failure> {
+    fn commit(conn: &mut Self, marker: Marker, _close: Option<&str>) -> Result<(), Failure> {
         let message = format!("RELEASE SAVEPOINT {marker}; COMMIT");
         let Err(error) = conn.batch_execute(&message) else {
             return Ok(());

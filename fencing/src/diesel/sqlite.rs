@@ -6,12 +6,10 @@
 use ::diesel::QueryableByName;
 use ::diesel::RunQueryDsl as _;
 use ::diesel::connection::{AnsiTransactionManager, SimpleConnection as _};
-use ::diesel::deserialize;
 use ::diesel::dsl::sql;
 use ::diesel::result::{DatabaseErrorKind, Error};
-use ::diesel::row::NamedRow;
 use ::diesel::sql_query;
-use ::diesel::sql_types::{BigInt, Binary, Nullable, Text};
+use ::diesel::sql_types::{BigInt, Binary, Bool, Nullable, Text};
 use ::diesel::sqlite::{Sqlite, SqliteConnection};
 
 use super::FenceError;
@@ -22,7 +20,7 @@ use crate::sql::{Class, Failed, Marker, StoredMark, refusal, sqlite};
 use crate::{Mark, TableName};
 
 impl Driver for SqliteConnection {
-    fn open(conn: &mut Self, order: Order<'_>) -> Result<(), Failure> {
+    fn open(conn: &mut Self, order: Order<'_>) -> Result<Option<String>, Failure> {
         if let Err(error) = AnsiTransactionManager::begin_transaction_sql(conn, sqlite::BEGIN) {
             let class = Self::class(&error);
             return Err(Failure::database(error, class));
@@ -35,8 +33,12 @@ impl Driver for SqliteConnection {
         taken
     }
 
-    fn commit(conn: &mut Self, marker: Marker) -> Result<(), Failure> {
-        if let Err(error) = conn.batch_execute(&format!("RELEASE {marker}")) {
+    fn commit(conn: &mut Self, marker: Marker, close: Option<&str>) -> Result<(), Failure> {
+        let release = match close {
+            Some(close) => format!("{close}; RELEASE {marker}"),
+            None => format!("RELEASE {marker}"),
+        };
+        if let Err(error) = conn.batch_execute(&release) {
             let failed = code(&error).map_or(Failed::RolledBack, |(code, text)| {
                 sqlite::failed(code, text, 0)
             });
@@ -109,16 +111,20 @@ impl Driver for SqliteConnection {
 }
 
 /// Takes the fence and sets the marker in the transaction that is open.
-fn take(conn: &mut SqliteConnection, order: Order<'_>) -> Result<(), Failure> {
+fn take(conn: &mut SqliteConnection, order: Order<'_>) -> Result<Option<String>, Failure> {
+    let mut close = None;
     for mark in order.fence.marks() {
-        admit(conn, order, mark)?;
+        if admit(conn, order, mark)? {
+            close = Some(sqlite::close(order.options));
+        }
     }
     let marker = format!("SAVEPOINT {}", order.marker);
-    (conn.batch_execute(&marker)).map_err(|error| Failure::database(error, Class::Other))
+    (conn.batch_execute(&marker)).map_err(|error| Failure::database(error, Class::Other))?;
+    Ok(close)
 }
 
-/// Raises one mark, or says why not.
-fn admit(conn: &mut SqliteConnection, order: Order<'_>, mark: &Mark) -> Result<(), Failure> {
+/// Raises one mark, or says why not. Gives whether there may be protected tables.
+fn admit(conn: &mut SqliteConnection, order: Order<'_>, mark: &Mark) -> Result<bool, Failure> {
     let table = order.options.table_ref();
     let fence = order.fence;
     let domain = fence.domain();
@@ -130,7 +136,7 @@ fn admit(conn: &mut SqliteConnection, order: Order<'_>, mark: &Mark) -> Result<(
         .bind::<Nullable<BigInt>, _>(fence.step().map(|step| number(step.get())));
     let admitted: Result<Vec<Admitted>, Error> = admit.load(conn);
     match admitted {
-        Ok(rows) if !rows.is_empty() => return Ok(()),
+        Ok(rows) if !rows.is_empty() => return Ok(rows.iter().any(|row| row.protected)),
         Ok(_) => {}
         Err(error) => {
             return Err(match SqliteConnection::class(&error) {
@@ -158,13 +164,12 @@ fn admit(conn: &mut SqliteConnection, order: Order<'_>, mark: &Mark) -> Result<(
     })))
 }
 
-/// That there is a row. Its column has no name.
-struct Admitted;
-
-impl QueryableByName<Sqlite> for Admitted {
-    fn build<'a>(_row: &impl NamedRow<'a, Sqlite>) -> deserialize::Result<Self> {
-        Ok(Self)
-    }
+/// The row of an admitted mark.
+#[derive(QueryableByName)]
+#[diesel(check_for_backend(Sqlite))]
+struct Admitted {
+    #[diesel(sql_type = Bool)]
+    protected: bool,
 }
 
 /// A row of the table of marks.

@@ -12,8 +12,8 @@ use crate::{FenceOptions, TableName};
 pub(crate) const BEGIN: &str = "BEGIN IMMEDIATE";
 
 /// The upsert of one key, with key, domain, token and step (which may be NULL) to bind. Gives a
-/// row if it was admitted, and in it whether there may be protected tables: then [`close`] has to
-/// run before the commit.
+/// row if it was admitted, and in it, as `protected`, whether there may be protected tables: then
+/// [`close`] has to run before the commit.
 pub(crate) fn admit(options: &FenceOptions) -> String {
     const REPEAT: &str = "m.token = excluded.token AND (?4 IS NULL OR m.step < ?4)";
     const SAME_DOMAIN: &str = "m.domain = excluded.domain";
@@ -29,7 +29,7 @@ pub(crate) fn admit(options: &FenceOptions) -> String {
          step = CASE WHEN m.token = excluded.token AND ?4 IS NULL THEN m.step ELSE excluded.step END, \
          updated_at = excluded.updated_at \
          WHERE {admitted} \
-         RETURNING EXISTS (SELECT 1 FROM {} WHERE type = 'table' AND name = '{}')",
+         RETURNING EXISTS (SELECT 1 FROM {} WHERE type = 'table' AND name = '{}') AS protected",
         options.table_ref().quoted('"'),
         in_schema(options.table_ref(), "sqlite_master", '"'),
         open_name(options.table_ref()),

@@ -9,6 +9,7 @@ mod keys;
 mod lost;
 mod marks;
 mod migrations;
+mod protected;
 mod resolving;
 mod sessions;
 mod several;
@@ -102,6 +103,10 @@ table! {
         a_repeated_step_is_refused_as_already_applied,
         a_higher_step_and_a_higher_token_are_admitted,
         a_step_that_was_rolled_back_can_be_repeated;
+    protected:
+        every_form_writes_a_protected_table,
+        a_protected_row_of_another_key_is_refused,
+        a_connection_that_was_fenced_before_is_refused_without_a_fence;
     resolving:
         a_committed_step_is_applied,
         a_step_that_is_not_in_is_not_applied_and_stays_so,
