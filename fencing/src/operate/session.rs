@@ -61,10 +61,11 @@ impl Session {
         if self.writes && done.is_ok() && self.dialect == Dialect::Sqlite {
             done = self.close_opened().await.and(done);
         }
-        if self.writes && done.is_ok() {
-            if let Err(error) = self.link.run(self.text.commit()).await {
-                done = Err(OperateError::Unknown(error));
-            }
+        if self.writes
+            && done.is_ok()
+            && let Err(error) = self.link.run(self.text.commit()).await
+        {
+            done = Err(OperateError::Unknown(error));
         }
         self.close(done).await
     }
