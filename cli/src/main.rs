@@ -6,6 +6,7 @@
 mod database;
 mod fence;
 mod migrate;
+mod protect;
 #[cfg(all(unix, feature = "prove-sqlx"))]
 mod prove;
 mod serve;
@@ -29,6 +30,8 @@ struct Arguments {
 enum Command {
     Serve(serve::Options),
     Migrate(migrate::Options),
+    Protect(protect::Options),
+    Unprotect(protect::RemoveOptions),
     Fence(fence::Options),
     #[cfg(all(unix, feature = "prove-sqlx"))]
     Prove(Box<prove::Options>),
@@ -42,6 +45,8 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(options) => serve::run(options).map_err(Into::into),
         Command::Migrate(options) => migrate::run(options).map_err(Into::into),
+        Command::Protect(options) => protect::run(options).map_err(Into::into),
+        Command::Unprotect(options) => protect::run_remove(options).map_err(Into::into),
         Command::Fence(options) => fence::run(options).map_err(Into::into),
         #[cfg(all(unix, feature = "prove-sqlx"))]
         Command::Prove(options) => prove::run(*options).map_err(Into::into),
