@@ -16,9 +16,10 @@ use crate::run::{Command, Steps, root};
 /// What every run of Cargo selects, besides the features.
 const SELECTION: [&str; 4] = ["test", "--workspace", "--locked", "--no-fail-fast"];
 /// What the conformance suite has to have run over: the adapters, and the databases of each.
-const ADAPTERS: [(&str, &[&str]); 7] = [
+const ADAPTERS: [(&str, &[&str]); 8] = [
     ("sqlx", &["sqlite", "postgres", "mysql", "mariadb"]),
     ("tokio-postgres", &["postgres"]),
+    ("tokio-postgres (bb8)", &["postgres"]),
     ("diesel", &["sqlite", "postgres", "mysql", "mariadb"]),
     ("diesel-async", &["postgres", "mysql", "mariadb"]),
     ("rusqlite", &["sqlite"]),

@@ -72,7 +72,7 @@ impl Suite {
     pub fn from_arguments(chosen: fn(&Database) -> bool) -> Self {
         let mut arguments = Arguments::from_args();
         // The cases wait for locks and servers most of the time.
-        arguments.test_threads.get_or_insert(6);
+        arguments.test_threads.get_or_insert(8);
         let mut suite = Self {
             arguments,
             runtime: Arc::new(Runtime::new().expect("a runtime can be started")),
