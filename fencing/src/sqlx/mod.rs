@@ -108,3 +108,8 @@ pub(crate) fn class(error: &::sqlx::Error) -> crate::sql::Class {
         found => found,
     })
 }
+
+/// The program of the adapter's page, which has to compile.
+#[cfg(all(doctest, feature = "sqlx-postgres"))]
+#[doc = include_str!("../../../docs/adapters/sqlx.md")]
+struct Page;
