@@ -23,15 +23,15 @@ use crate::{FenceOptions, TableName};
     reason = "sealed: implemented for the connections below only"
 )]
 pub trait Driver: Connection<TransactionManager = AnsiTransactionManager> + 'static {
-    /// Begins, takes the fence and sets the marker; gives what has to run before the commit, if
-    /// anything. After an error the connection is outside of the transaction.
-    fn open(conn: &mut Self, order: Order<'_>) -> Result<Option<String>, Failure>;
+    /// Begins, takes the fence and sets the marker. After an error the connection is outside of the
+    /// transaction.
+    fn open(conn: &mut Self, order: Order<'_>) -> Result<Opened, Failure>;
 
-    /// Runs `close`, releases the marker and commits if that worked. After an error nothing is open.
-    fn commit(conn: &mut Self, marker: Marker, close: Option<&str>) -> Result<(), Failure>;
+    /// Releases the marker and commits if that worked. After an error nothing is open.
+    fn commit(conn: &mut Self, opened: &Opened) -> Result<(), Failure>;
 
     /// Rolls back whatever is open, and restores what `open` changed.
-    fn rollback(conn: &mut Self) -> Result<(), Error>;
+    fn rollback(conn: &mut Self, opened: &Opened) -> Result<(), Error>;
 
     /// What an error of a statement means for the transaction, as far as diesel tells.
     fn class(error: &Error) -> Class;
@@ -50,6 +50,23 @@ pub struct Order<'a> {
     pub(crate) fence: &'a Fence,
     pub(crate) options: &'a FenceOptions,
     pub(crate) marker: Marker,
+}
+
+/// A transaction that was opened.
+#[derive(Debug)]
+#[expect(unnameable_types, reason = "part of a sealed trait")]
+pub struct Opened {
+    pub(crate) marker: Marker,
+    /// What has to run before the commit, if there are protected tables. SQLite only.
+    pub(crate) close: Option<String>,
+}
+
+impl Opened {
+    /// One without protected tables that need anything.
+    pub(crate) fn new(marker: Marker) -> Self {
+        let close = None;
+        Self { marker, close }
+    }
 }
 
 /// A transaction that was not opened or not committed.

@@ -9,12 +9,9 @@ use ::diesel::result::Error;
 
 use super::FenceError;
 use super::dialect::Dialect;
-use super::driver::{Failure, Order};
+use super::driver::{Failure, Opened, Order};
 use crate::sql::Marker;
 use crate::{Fence, FenceOptions};
-
-/// The marker of a transaction that was opened, and what has to run before its commit.
-pub(crate) type Opened = (Marker, Option<String>);
 
 /// An open transaction whose fence was admitted.
 ///
@@ -31,9 +28,7 @@ pub(crate) type Opened = (Marker, Option<String>);
 #[must_use = "a fenced transaction that is dropped is rolled back"]
 pub struct Fenced<'c, C: Dialect> {
     conn: &'c mut C,
-    marker: Marker,
-    /// What has to run before the commit, if anything.
-    close: Option<String>,
+    opened: Opened,
     /// Nothing is left to be ended on the connection.
     done: bool,
 }
@@ -51,15 +46,14 @@ impl<'c, C: Dialect> Fenced<'c, C> {
             options,
             marker,
         };
-        C::open(conn, order).map(|close| (marker, close))
+        C::open(conn, order)
     }
 
     /// The guard for what [`open`](Self::open) opened.
-    pub(crate) fn over(conn: &'c mut C, (marker, close): Opened) -> Self {
+    pub(crate) fn over(conn: &'c mut C, opened: Opened) -> Self {
         Self {
             conn,
-            marker,
-            close,
+            opened,
             done: false,
         }
     }
@@ -95,13 +89,13 @@ impl<'c, C: Dialect> Fenced<'c, C> {
     /// Commits without consuming the guard.
     pub(crate) fn finish(&mut self) -> Result<(), Failure> {
         self.done = true;
-        C::commit(self.conn, self.marker, self.close.as_deref())
+        C::commit(self.conn, &self.opened)
     }
 
     /// Rolls back without consuming the guard.
     pub(crate) fn end(&mut self) -> Result<(), Error> {
         self.done = true;
-        C::rollback(self.conn)
+        C::rollback(self.conn, &self.opened)
     }
 }
 
@@ -117,7 +111,7 @@ impl<C: Dialect> Drop for Fenced<'_, C> {
 impl<C: Dialect> fmt::Debug for Fenced<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fenced")
-            .field("marker", &self.marker)
+            .field("marker", &self.opened.marker)
             .finish_non_exhaustive()
     }
 }

@@ -5,8 +5,8 @@ use highwater_lock::Fence;
 
 use super::FenceError;
 use super::dialect::Dialect;
-use super::driver::Failure;
-use super::fenced::{Fenced, Opened};
+use super::driver::{Failure, Opened};
+use super::fenced::Fenced;
 use crate::Resolution;
 use crate::offer::Offer;
 use crate::options::FenceOptions;
@@ -58,7 +58,7 @@ pub trait DieselFence: Offer {
     /// and SQLite refuses.
     fn begin<'c, C: Dialect>(&self, connection: &'c mut C) -> Result<Fenced<'c, C>, FenceError> {
         match open(connection, self.offered()) {
-            Ok(marker) => Ok(Fenced::over(connection, marker)),
+            Ok(opened) => Ok(Fenced::over(connection, opened)),
             Err(failure) => Err(failure.error),
         }
     }
@@ -103,9 +103,9 @@ fn resolve<C: Dialect>(
     }
     let options = options.for_resolving();
     match open(conn, (fence, &options)) {
-        Ok(marker) => {
+        Ok(opened) => {
             // Whatever becomes of it: it was admitted, and it is not committed.
-            Fenced::over(conn, marker).end().ok();
+            Fenced::over(conn, opened).end().ok();
             Ok(Resolution::NotApplied)
         }
         Err(refusal) => Resolution::of_refusal(refusal.error, |_| refusal.class),
@@ -149,8 +149,8 @@ where
         let transient = failure.class == Class::Transient;
         (E::from(failure.error), transient)
     };
-    let marker = Fenced::open(conn, fence, options).map_err(failed)?;
-    let mut tx = Fenced::over(conn, marker);
+    let opened = Fenced::open(conn, fence, options).map_err(failed)?;
+    let mut tx = Fenced::over(conn, opened);
     match body(tx.connection()) {
         Ok(value) => match tx.finish() {
             Ok(()) => Ok(value),

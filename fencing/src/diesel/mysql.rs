@@ -12,29 +12,31 @@ use ::diesel::result::{DatabaseErrorKind, Error};
 use ::diesel::sql_types::{BigInt, Nullable, Text, Unsigned};
 
 use super::FenceError;
-use super::driver::{Driver, Failure, Order, answer, raw_rollback, unwind};
+use super::driver::{Driver, Failure, Opened, Order, answer, raw_rollback, unwind};
 use super::migrate::unreadable;
 use crate::TableName;
 use crate::migrate::{Dialect, MigrateError, print, probe};
-use crate::sql::{Class, Failed, Marker, StoredMark, mysql, refusal};
+use crate::sql::{Class, Failed, StoredMark, mysql, refusal};
 
 impl Driver for MysqlConnection {
-    fn open(conn: &mut Self, order: Order<'_>) -> Result<Option<String>, Failure> {
+    fn open(conn: &mut Self, order: Order<'_>) -> Result<Opened, Failure> {
+        let opened = Opened::new(order.marker);
         let begin = mysql::begin(order.options, order.fence, order.marker, true);
         match AnsiTransactionManager::begin_transaction_sql(conn, &begin) {
-            Ok(()) => Ok(None),
+            Ok(()) => Ok(opened),
             Err(error @ (Error::AlreadyInTransaction | Error::BrokenTransactionManager)) => {
                 Err(Failure::database(error, Class::Other))
             }
             Err(error) => {
                 let failure = explain(conn, order, error);
-                Self::rollback(conn).ok();
+                Self::rollback(conn, &opened).ok();
                 Err(failure)
             }
         }
     }
 
-    fn commit(conn: &mut Self, marker: Marker, _close: Option<&str>) -> Result<(), Failure> {
+    fn commit(conn: &mut Self, opened: &Opened) -> Result<(), Failure> {
+        let marker = opened.marker;
         let number = marker.number();
         let message = format!(
             "RELEASE SAVEPOINT {marker}; SET @highwater_released = {number}; COMMIT; \
@@ -46,7 +48,7 @@ impl Driver for MysqlConnection {
             return Ok(());
         };
         let report = report(conn);
-        Self::rollback(conn).ok();
+        Self::rollback(conn, opened).ok();
         let (failed, class) = match report {
             // Only restoring the session failed.
             Some(report) if report.committed == number => return Ok(()),
@@ -60,7 +62,7 @@ impl Driver for MysqlConnection {
         Err(Failure::of_commit(failed, error, class))
     }
 
-    fn rollback(conn: &mut Self) -> Result<(), Error> {
+    fn rollback(conn: &mut Self, _opened: &Opened) -> Result<(), Error> {
         let ended = raw_rollback(conn, mysql::ROLLBACK).or_else(|_| {
             // Once more, should only this statement have been killed.
             raw_rollback(conn, mysql::ROLLBACK)

@@ -12,17 +12,17 @@ use ::diesel::sql_query;
 use ::diesel::sql_types::{BigInt, Bool, Text};
 
 use super::FenceError;
-use super::driver::{Driver, Failure, Order, answer, raw_rollback};
+use super::driver::{Driver, Failure, Opened, Order, answer, raw_rollback};
 use super::migrate::unreadable;
 use crate::TableName;
 use crate::migrate::{Dialect, MigrateError, print, probe};
-use crate::sql::{Class, Failed, Marker, StoredMark, postgres, refusal};
+use crate::sql::{Class, Failed, StoredMark, postgres, refusal};
 
 impl Driver for PgConnection {
-    fn open(conn: &mut Self, order: Order<'_>) -> Result<Option<String>, Failure> {
+    fn open(conn: &mut Self, order: Order<'_>) -> Result<Opened, Failure> {
         let begin = postgres::begin(order.options, order.fence, order.marker);
         match AnsiTransactionManager::begin_transaction_sql(conn, &begin) {
-            Ok(()) => Ok(None),
+            Ok(()) => Ok(Opened::new(order.marker)),
             Err(error @ (Error::AlreadyInTransaction | Error::BrokenTransactionManager)) => {
                 Err(Failure::database(error, Class::Other))
             }
@@ -30,14 +30,15 @@ impl Driver for PgConnection {
         }
     }
 
-    fn commit(conn: &mut Self, marker: Marker, _close: Option<&str>) -> Result<(), Failure> {
+    fn commit(conn: &mut Self, opened: &Opened) -> Result<(), Failure> {
+        let marker = opened.marker;
         let message = format!("RELEASE SAVEPOINT {marker}; COMMIT");
         let Err(error) = conn.batch_execute(&message) else {
             return Ok(());
         };
         // An answer means "not committed" only if the connection outlives it: diesel does not tell
         // the severity.
-        let alive = Self::rollback(conn).is_ok();
+        let alive = Self::rollback(conn, opened).is_ok();
         let failed = match answer(&error) {
             Some((_, text)) if alive => postgres::failed_by_text(text, marker),
             _ => Failed::Unknown,
@@ -46,7 +47,7 @@ impl Driver for PgConnection {
         Err(Failure::of_commit(failed, error, class))
     }
 
-    fn rollback(conn: &mut Self) -> Result<(), Error> {
+    fn rollback(conn: &mut Self, _opened: &Opened) -> Result<(), Error> {
         // Whatever diesel counts: after a raw `COMMIT; BEGIN` it may not know of a transaction.
         raw_rollback(conn, "ROLLBACK")
     }

@@ -6,43 +6,50 @@
 use ::diesel::QueryableByName;
 use ::diesel::RunQueryDsl as _;
 use ::diesel::connection::{AnsiTransactionManager, SimpleConnection as _};
+use ::diesel::deserialize::{self, FromSql};
 use ::diesel::dsl::sql;
 use ::diesel::result::{DatabaseErrorKind, Error};
+use ::diesel::row::{Field as _, NamedRow, Row};
 use ::diesel::sql_query;
 use ::diesel::sql_types::{BigInt, Binary, Bool, Nullable, Text};
 use ::diesel::sqlite::{Sqlite, SqliteConnection};
 
 use super::FenceError;
-use super::driver::{Driver, Failure, Order, Unwound, answer, raw_rollback, unwind};
+use super::driver::{Driver, Failure, Opened, Order, Unwound, answer, raw_rollback, unwind};
 use super::migrate::unreadable;
 use crate::migrate::{Dialect, MigrateError, print, probe};
-use crate::sql::{Class, Failed, Marker, StoredMark, refusal, sqlite};
+use crate::sql::{Class, Failed, StoredMark, refusal, sqlite};
 use crate::{Mark, TableName};
 
 impl Driver for SqliteConnection {
-    fn open(conn: &mut Self, order: Order<'_>) -> Result<Option<String>, Failure> {
+    fn open(conn: &mut Self, order: Order<'_>) -> Result<Opened, Failure> {
         if let Err(error) = AnsiTransactionManager::begin_transaction_sql(conn, sqlite::BEGIN) {
             let class = Self::class(&error);
             return Err(Failure::database(error, class));
         }
-        let taken = take(conn, order);
-        if taken.is_err() {
-            // A failure is seen by diesel, which counts the transaction.
-            Self::rollback(conn).ok();
+        let mut opened = Opened::new(order.marker);
+        if let Err(failure) = take(conn, order, &mut opened) {
+            // That it fails is seen by diesel, which goes on counting the transaction.
+            Self::rollback(conn, &opened).ok();
+            return Err(failure);
         }
-        taken
+        Ok(opened)
     }
 
-    fn commit(conn: &mut Self, marker: Marker, close: Option<&str>) -> Result<(), Failure> {
-        let release = match close {
-            Some(close) => format!("{close}; RELEASE {marker}"),
-            None => format!("RELEASE {marker}"),
+    fn commit(conn: &mut Self, opened: &Opened) -> Result<(), Failure> {
+        let release = format!("RELEASE {}", opened.marker);
+        let release = match &opened.close {
+            Some(close) => format!("{close}; {release}"),
+            None => release,
         };
         if let Err(error) = conn.batch_execute(&release) {
             let failed = code(&error).map_or(Failed::RolledBack, |(code, text)| {
                 sqlite::failed(code, text, 0)
             });
-            Self::rollback(conn).ok();
+            Self::rollback(conn, opened).ok();
+            if failed == Failed::Ended {
+                close_again(conn, opened);
+            }
             return Err(Failure::of_commit(failed, error, Class::Other));
         }
         if let Err(error) = commit_when_readers_left(conn) {
@@ -63,15 +70,17 @@ impl Driver for SqliteConnection {
         Ok(())
     }
 
-    fn rollback(conn: &mut Self) -> Result<(), Error> {
+    fn rollback(conn: &mut Self, opened: &Opened) -> Result<(), Error> {
         if unwind(conn) == Unwound::All {
             return Ok(());
         }
         // diesel's count was wrong: ended behind its back, or ended and begun again.
-        match raw_rollback(conn, "ROLLBACK") {
+        let ended = match raw_rollback(conn, "ROLLBACK") {
             Err(error) if !is_outside(&error) => Err(error),
             _ => Ok(()),
-        }
+        };
+        close_again(conn, opened);
+        ended
     }
 
     fn class(error: &Error) -> Class {
@@ -110,17 +119,23 @@ impl Driver for SqliteConnection {
     }
 }
 
+/// Takes back what the fence opened for protected tables, after a raw `COMMIT` made it last: there is
+/// no hook that could have refused that.
+fn close_again(conn: &mut SqliteConnection, opened: &Opened) {
+    if let Some(close) = &opened.close {
+        conn.batch_execute(close).ok();
+    }
+}
+
 /// Takes the fence and sets the marker in the transaction that is open.
-fn take(conn: &mut SqliteConnection, order: Order<'_>) -> Result<Option<String>, Failure> {
-    let mut close = None;
+fn take(conn: &mut SqliteConnection, order: Order<'_>, opened: &mut Opened) -> Result<(), Failure> {
     for mark in order.fence.marks() {
         if admit(conn, order, mark)? {
-            close = Some(sqlite::close(order.options));
+            opened.close = Some(sqlite::close(order.options));
         }
     }
     let marker = format!("SAVEPOINT {}", order.marker);
-    (conn.batch_execute(&marker)).map_err(|error| Failure::database(error, Class::Other))?;
-    Ok(close)
+    (conn.batch_execute(&marker)).map_err(|error| Failure::database(error, Class::Other))
 }
 
 /// Raises one mark, or says why not. Gives whether there may be protected tables.
@@ -135,9 +150,9 @@ fn admit(conn: &mut SqliteConnection, order: Order<'_>, mark: &Mark) -> Result<b
         .bind::<BigInt, _>(number(mark.token.get()))
         .bind::<Nullable<BigInt>, _>(fence.step().map(|step| number(step.get())));
     let admitted: Result<Vec<Admitted>, Error> = admit.load(conn);
-    match admitted {
-        Ok(rows) if !rows.is_empty() => return Ok(rows.iter().any(|row| row.protected)),
-        Ok(_) => {}
+    match admitted.map(|rows| rows.first().map(|row| row.protected)) {
+        Ok(Some(protected)) => return Ok(protected),
+        Ok(None) => {}
         Err(error) => {
             return Err(match SqliteConnection::class(&error) {
                 Class::NoTable => Failure::of(FenceError::NotMigrated {
@@ -152,8 +167,8 @@ fn admit(conn: &mut SqliteConnection, order: Order<'_>, mark: &Mark) -> Result<b
         sqlite::read(table)
     ));
     let rows = read.bind::<Binary, _>(mark.key.as_bytes()).load(conn);
-    let rows: Vec<Row> = rows.map_err(|error| Failure::database(error, Class::Other))?;
-    let marks: Vec<StoredMark> = rows.iter().filter_map(Row::mark).collect();
+    let rows: Vec<MarkRow> = rows.map_err(|error| Failure::database(error, Class::Other))?;
+    let marks: Vec<StoredMark> = rows.iter().filter_map(MarkRow::mark).collect();
     let reason = refusal(order.options, fence, &marks);
     Err(Failure::of(reason.unwrap_or_else(|| {
         let text = "the mark is unreadable".to_owned();
@@ -164,18 +179,23 @@ fn admit(conn: &mut SqliteConnection, order: Order<'_>, mark: &Mark) -> Result<b
     })))
 }
 
-/// The row of an admitted mark.
-#[derive(QueryableByName)]
-#[diesel(check_for_backend(Sqlite))]
+/// The row that says that the fence was admitted. Its only column has no name to go by.
 struct Admitted {
-    #[diesel(sql_type = Bool)]
     protected: bool,
+}
+
+impl QueryableByName<Sqlite> for Admitted {
+    fn build<'a>(row: &impl NamedRow<'a, Sqlite>) -> deserialize::Result<Self> {
+        let field = Row::get(row, 0).ok_or("a row without columns")?;
+        let protected = <bool as FromSql<Bool, Sqlite>>::from_nullable_sql(field.value())?;
+        Ok(Self { protected })
+    }
 }
 
 /// A row of the table of marks.
 #[derive(QueryableByName)]
 #[diesel(check_for_backend(Sqlite))]
-struct Row {
+struct MarkRow {
     #[diesel(sql_type = Text)]
     key: String,
     #[diesel(sql_type = Text)]
@@ -186,7 +206,7 @@ struct Row {
     step: i64,
 }
 
-impl Row {
+impl MarkRow {
     fn mark(&self) -> Option<StoredMark> {
         let number = |number: i64| u64::try_from(number).ok();
         StoredMark::from_columns(
