@@ -158,8 +158,10 @@ struct Report {
 
 /// Asks for it; `None` if the server does not answer.
 fn report(conn: &mut MysqlConnection) -> Option<Report> {
-    conn.batch_execute("GET DIAGNOSTICS CONDITION 1 @highwater_error = MYSQL_ERRNO")
-        .ok()?;
+    // The error is the last condition: the fence statement also gives a warning on MySQL.
+    let note = "GET DIAGNOSTICS @highwater_conditions = NUMBER; \
+                GET DIAGNOSTICS CONDITION @highwater_conditions @highwater_error = MYSQL_ERRNO";
+    conn.batch_execute(note).ok()?;
     let number = |variable| format!("CAST(COALESCE({variable}, 0) AS UNSIGNED)");
     let ask = format!(
         "SELECT {}, {}, {}",

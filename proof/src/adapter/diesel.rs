@@ -97,7 +97,8 @@ impl<C: Driven> Adapter for Diesel<C> {
             lends: true,
             counts_savepoints: true,
             cancels: false,
-            pools: true,
+            // The caller takes the connection from its pool.
+            pools: false,
             // diesel has no commit hook.
             vetoes: false,
         }
