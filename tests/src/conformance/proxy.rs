@@ -1,4 +1,4 @@
-//! A TCP proxy that can delay the server's answers, swallow them, and cut the connections.
+//! A TCP proxy that delays the server's answers. One that cuts connections is `crate::wire`.
 
 use std::io;
 use std::sync::Arc;
@@ -14,8 +14,6 @@ use tokio::task::JoinHandle;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Forward,
-    /// Requests pass, answers do not.
-    Swallow,
     /// Everything is closed.
     Cut,
 }
@@ -58,16 +56,6 @@ impl Proxy {
         let url = format!("{}{address}{}", &url[..start], &url[end..]);
         Ok((Self { mode, accepting }, url))
     }
-
-    /// From now on no answer reaches a client.
-    pub(super) fn swallow_answers(&self) {
-        self.mode.send_replace(Mode::Swallow);
-    }
-
-    /// Closes all connections.
-    pub(super) fn cut(&self) {
-        self.mode.send_replace(Mode::Cut);
-    }
 }
 
 impl Drop for Proxy {
@@ -93,11 +81,8 @@ async fn pump(
         let Ok(count @ 1..) = read else { return };
         if let Some(delay) = delay {
             tokio::time::sleep(delay).await;
-            match *mode.borrow() {
-                Mode::Forward => {}
-                Mode::Swallow => continue,
-                // An answer that was swallowed must not slip out at the end.
-                Mode::Cut => return,
+            if *mode.borrow() == Mode::Cut {
+                return;
             }
         }
         if to.write_all(&buffer[..count]).await.is_err() {

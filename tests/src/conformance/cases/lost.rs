@@ -11,9 +11,9 @@ use highwater_fencing::TableName;
 use highwater_proof::adapter::{Verdict, body};
 
 use crate::conformance::observer::Observer;
-use crate::conformance::proxy::Proxy;
 use crate::conformance::world::{PATIENCE, STOCK, World, deduct, fence};
 use crate::wait::eventually;
+use crate::wire::{Plan, Wire, in_the_clear};
 
 const KEY: &str = "stock/apple";
 
@@ -42,9 +42,10 @@ pub(super) async fn a_commit_whose_answer_is_lost_is_no_success(world: Arc<World
     if world.database.server.is_none() {
         return a_commit_kept_from_its_lock_is_no_success(&world, false).await;
     }
-    let (proxy, url) = Proxy::start(world.url(), Duration::ZERO).await.unwrap();
-    let proxy = Arc::new(proxy);
-    let source = world.source_at(&url, 1).await;
+    // At the message with the commit itself: a driver may send others before it.
+    let url = in_the_clear(world.adapter, world.url());
+    let proxy = Arc::new(Wire::start(&url, 0).await.unwrap());
+    let source = world.source_at(proxy.url(), 1).await;
     let attempts = Arc::new(AtomicU32::new(0));
     let commit = {
         let (source, proxy, attempts) = (source.clone(), proxy.clone(), attempts.clone());
@@ -53,7 +54,7 @@ pub(super) async fn a_commit_whose_answer_is_lost_is_no_success(world: Arc<World
             Box::pin(async move {
                 attempts.fetch_add(1, Ordering::SeqCst);
                 deduct(tx, "apple", 10).await?;
-                proxy.swallow_answers();
+                proxy.plan(Plan::SwallowFromCommit);
                 Ok(0)
             })
         });
@@ -64,7 +65,7 @@ pub(super) async fn a_commit_whose_answer_is_lost_is_no_success(world: Arc<World
     })
     .await;
     assert!(!commit.is_finished(), "it answered without an answer");
-    proxy.cut();
+    proxy.plan(Plan::Closed);
     let refused = commit.await.unwrap().unwrap_err();
     let refused = refused.downcast_ref::<Verdict>();
     assert!(matches!(refused, Some(Verdict::Unknown(_))), "{refused:?}");
