@@ -82,6 +82,17 @@ impl Shape {
         text.done()
     }
 
+    /// The write alone on PostgreSQL; it fails unless exactly one row was written.
+    #[cfg(feature = "__postgres")]
+    pub(crate) fn counted(&self) -> (String, Vec<Slot>) {
+        let (text, slots) = self.alone(Dialect::Postgres);
+        let counted = format!(
+            "WITH written AS ({text} RETURNING 1) SELECT CASE WHEN count(*) = 1 THEN 1 \
+             ELSE ('{NOT_WRITTEN} ' || count(*))::int END FROM written"
+        );
+        (counted, slots)
+    }
+
     /// Fence and write in one statement, which fails unless the fence was admitted and exactly one row
     /// was written; `None` where there is no such statement.
     pub(crate) fn with_fence(
@@ -313,6 +324,12 @@ impl Text {
 #[cfg(feature = "__postgres")]
 pub(crate) fn is_not_written(sqlstate: &str, message: &str) -> bool {
     sqlstate == "22P02" && message.contains(NOT_WRITTEN)
+}
+
+/// Whether it means that no row was written, by a statement without the fence.
+#[cfg(feature = "__postgres")]
+pub(crate) fn is_no_row(sqlstate: &str, message: &str) -> bool {
+    is_not_written(sqlstate, message) && message.contains(&format!("{NOT_WRITTEN} 0"))
 }
 
 const NOT_WRITTEN: &str = "highwater: not written";

@@ -11,12 +11,13 @@ use super::FenceError;
 use super::error;
 use super::fenced::{Fenced, is_transient};
 use super::query::{Answer, Query};
-use crate::Resolution;
+use super::write::{RowWrite, is_no_row};
 use crate::body::Body;
 use crate::offer::Offer;
 use crate::options::FenceOptions;
 use crate::retry::{Retry, carries};
 use crate::sql;
+use crate::{Resolution, Written};
 
 /// Fenced transactions of tokio-postgres, as methods of a fence.
 ///
@@ -118,6 +119,21 @@ pub trait TokioPostgresFence: Offer {
         pipeline(client, self.offered(), statements)
     }
 
+    /// Writes one row in one round trip, and tells whether there was one.
+    ///
+    /// It is a [`pipeline`](Self::pipeline) whose statement fails unless it wrote exactly one row: then
+    /// everything is rolled back, also the mark and the step.
+    ///
+    /// # Errors
+    /// Those of [`pipeline`](Self::pipeline).
+    fn write<'a>(
+        &'a self,
+        client: &'a mut Client,
+        write: &'a RowWrite<'_>,
+    ) -> impl Future<Output = Result<Written, FenceError>> + Send + 'a {
+        write_row(client, self.offered(), write)
+    }
+
     /// Takes the fence in a transaction that the caller has just begun, and gives the guard for it.
     ///
     /// It has to be the first statement of the transaction, outside of any savepoint: what was
@@ -188,6 +204,20 @@ async fn begin_with<'c>(
                 return Ok((tx, answer.expect("the server answered without an error")));
             }
         }
+    }
+}
+
+async fn write_row(
+    client: &Client,
+    offered: (&Fence, &FenceOptions),
+    write: &RowWrite<'_>,
+) -> Result<Written, FenceError> {
+    let (text, params) = write.statement();
+    let statements = [Query::new(&text, &params)];
+    match pipeline(client, offered, &statements).await {
+        Ok(_) => Ok(Written::Applied),
+        Err(FenceError::Database(error)) if is_no_row(&error) => Ok(Written::NoRow),
+        Err(error) => Err(error),
     }
 }
 

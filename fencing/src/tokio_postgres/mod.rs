@@ -31,12 +31,14 @@ mod message;
 pub(crate) mod migrate;
 mod query;
 mod statements;
+mod write;
 
 pub use crate::Poisoned;
 pub use fenced::Fenced;
 pub use form::TokioPostgresFence;
 pub use query::{Answer, Query};
 pub use statements::Rows;
+pub use write::RowWrite;
 
 /// Why a fenced transaction of tokio-postgres was refused or not committed.
 pub type FenceError = crate::FenceError<::tokio_postgres::Error>;
