@@ -368,6 +368,67 @@ fn migrations_are_written_as_the_tools_want_them_and_never_over_a_file() {
 }
 
 #[test]
+fn a_table_is_protected_and_the_protection_taken_off() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!(
+        "sqlite://{}?mode=rwc",
+        folder.path().join("stock.db").display()
+    );
+    let say = |arguments: &[&str]| run(highwater(arguments).env("DATABASE_URL", &url));
+    let write = |sql: &'static str| {
+        let url = url.clone();
+        let write = async move {
+            use sqlx::Connection as _;
+            let mut conn = sqlx::SqliteConnection::connect(&url).await?;
+            sqlx::raw_sql(sql).execute(&mut conn).await.map(drop)
+        };
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime")
+            .block_on(write)
+    };
+    write("CREATE TABLE stock (sku TEXT PRIMARY KEY)").expect("created");
+    let protect = ["protect", "--table", "stock", "--key", "'stock/' || {sku}"];
+    let early = say(&protect);
+    assert!(!early.status.success() && early.stdout.is_empty());
+    assert!(
+        stderr(&early).contains("highwater_fence"),
+        "{}",
+        stderr(&early)
+    );
+    assert!(say(&["migrate"]).status.success());
+    for _ in 0..2 {
+        let done = say(&protect);
+        assert_eq!(
+            done.stdout,
+            b"table stock: protected\n",
+            "{}",
+            stderr(&done)
+        );
+    }
+    let refused = write("INSERT INTO stock VALUES ('a')").expect_err("refused");
+    assert!(
+        refused.to_string().contains("highwater_protected"),
+        "{refused}"
+    );
+    let printed = run(&mut highwater(&[
+        "protect",
+        "--print",
+        "--dialect",
+        "postgres",
+        "--table",
+        "stock",
+        "--key",
+        "{sku}",
+    ]));
+    assert!(String::from_utf8_lossy(&printed.stdout).contains("SELECT highwater_protect("));
+    let done = say(&["unprotect", "--table", "stock"]);
+    assert_eq!(done.stdout, b"table stock: no longer protected\n");
+    write("INSERT INTO stock VALUES ('a')").expect("written");
+}
+
+#[test]
 fn a_database_is_migrated_and_again_without_harm() {
     let folder = tempfile::tempdir().expect("a folder");
     let url = |path: &Path| format!("sqlite://{}?mode=rwc", path.display());
