@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use highwater_lock::FencingToken;
 use highwater_protocol::Secret;
 use highwater_server::{Limits, Server, StartError};
 
@@ -174,4 +175,20 @@ async fn storage_and_authentication_have_to_be_chosen() {
         refused,
         Err(StartError::AuthenticationContradicts)
     ));
+}
+
+#[tokio::test]
+async fn a_first_token_that_no_database_can_store_is_refused() {
+    let listen = "127.0.0.1:0".parse().expect("an address");
+    let base = Server::builder().listen(listen).in_memory().no_auth();
+    let highest = i64::MAX.unsigned_abs();
+    let first = |number| FencingToken::new(number).expect("not zero");
+    let refused = base.clone().first_token(first(highest + 1)).start().await;
+    assert!(
+        matches!(refused, Err(StartError::FirstTokenOutOfRange { token }) if token.get() == highest + 1)
+    );
+    base.first_token(first(highest))
+        .start()
+        .await
+        .expect("starts");
 }
