@@ -23,8 +23,8 @@ pub enum FenceError<D> {
     /// The mark belongs to tokens of another lock service, so the numbers are not comparable.
     ///
     /// Happens after a lock service was rebuilt, or when two of them protect one key. An operator
-    /// must move the mark on purpose; until then every writer of the new domain is refused. For lock
-    /// services that are a new domain at every start see
+    /// must move the mark on purpose (`highwater fence adopt`); until then every writer of the new
+    /// domain is refused. For lock services that are a new domain at every start see
     /// [`DomainPolicy::AdoptHigher`](crate::DomainPolicy::AdoptHigher).
     #[error(
         "the mark of key {key} belongs to domain {found}, not to {offered}: the lock service was \
