@@ -314,7 +314,8 @@ async fn an_earlier_read_changes_nothing(base: Base) {
     assert_eq!(base.fenced(&base.owner, "a", &[]).await, None);
     let update = sqlx::raw_sql("UPDATE stock SET quantity = 0");
     let refused = update.execute(&mut *tx).await.unwrap_err();
-    assert_eq!(number(&refused), UNFENCED);
+    // MariaDB 11 says already that the mark has changed since it was read.
+    assert!([UNFENCED, 1020].contains(&number(&refused)), "{refused}");
 }
 
 async fn the_key_is_the_text_in_utf_8_or_the_bytes(_: Base, variable: &str) {
