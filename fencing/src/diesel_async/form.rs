@@ -41,8 +41,8 @@ pub trait DieselAsyncFence: Offer {
     ///
     /// Where the compiler cannot tell the error type, name it at the end of the body:
     /// `Ok::<_, AppError>(())`. Dropping the future leaves the connection broken (see the
-    /// [module](self)), and nothing of the transaction in the database, unless the commit was under
-    /// way.
+    /// [module](crate::diesel_async)), and nothing of the transaction in the database, unless the
+    /// commit was under way.
     ///
     /// # Errors
     /// The body's own, and every [`FenceError`], converted into its type.
@@ -67,7 +67,7 @@ pub trait DieselAsyncFence: Offer {
     /// Begins a fenced transaction on this connection, which is outside of one, and gives its guard.
     ///
     /// Collisions while the fence is taken are retried within the budget. A dropped future leaves
-    /// the connection broken (see the [module](self)).
+    /// the connection broken (see the [module](crate::diesel_async)).
     ///
     /// # Errors
     /// Why the fence was refused; [`FenceError::InSavepoint`] if a transaction of diesel-async is
