@@ -12,6 +12,8 @@
 //! choose adapters.
 
 mod delay;
+#[cfg(feature = "tokio-postgres")]
+mod messages;
 
 use std::env;
 use std::time::{Duration, Instant};
@@ -54,6 +56,12 @@ fn main() -> Outcome<()> {
         for adapter in all().into_iter().filter(chosen) {
             let row = runtime.block_on(compare(adapter, &url))?;
             row.print(database, adapter.name());
+            #[cfg(feature = "tokio-postgres")]
+            if adapter.name() == "tokio-postgres" {
+                for (name, row) in runtime.block_on(messages::compare(&url))? {
+                    row.print(database, name);
+                }
+            }
         }
     }
     Ok(())
