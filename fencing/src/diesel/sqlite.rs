@@ -119,8 +119,8 @@ impl Driver for SqliteConnection {
     }
 }
 
-/// Takes back what the fence opened for protected tables, after a raw `COMMIT` made it last: there is
-/// no hook that could have refused that.
+/// Takes back what the fence opened for protected tables, after a raw `COMMIT` made it last: where
+/// the connection does not enforce foreign keys, nothing refuses that.
 fn close_again(conn: &mut SqliteConnection, opened: &Opened) {
     if let Some(close) = &opened.close {
         conn.batch_execute(close).ok();
