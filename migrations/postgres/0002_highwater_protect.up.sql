@@ -18,10 +18,14 @@ DECLARE
     guard     name;
     key_type  text;
     key_bytes text;
-    wanted    text;
+    old_key   text;
+    new_key   text;
+    unseen    name;
+    grantee   text;
     tree      oid[];
     member    regclass;
     home      name;
+    foreigner regprocedure;
 BEGIN
     IF marks IS NULL THEN
         RAISE 'there is no table of marks' USING ERRCODE = 'undefined_table',
@@ -37,8 +41,9 @@ BEGIN
             HINT = 'Protect the partitioned table: that covers every partition.';
     END IF;
 
-    -- What is guarded and by what must not change half-way, also between two calls at once.
-    EXECUTE format('LOCK TABLE %s, %s IN SHARE ROW EXCLUSIVE MODE', target, marks);
+    -- What is guarded and by what must not change half-way, also between two calls at once. The marks
+    -- first, as a fenced transaction does: so a running one goes on to its end, instead of a deadlock.
+    EXECUTE format('LOCK TABLE %s, %s IN SHARE ROW EXCLUSIVE MODE', marks, target);
     EXECUTE format(E'SELECT pg_typeof((SELECT (%s\n) FROM %s LIMIT 0))', key_expression, target)
         INTO key_type;
     key_bytes := CASE
@@ -50,6 +55,14 @@ BEGIN
             USING ERRCODE = 'datatype_mismatch', HINT = 'Cast it: (expression)::text.';
     END IF;
     key_bytes := format(key_bytes, key_expression);
+    -- A trigger sees NULL in their place, which may give the key of another row.
+    SELECT attname INTO unseen FROM pg_attribute WHERE attrelid = target AND attgenerated = 'v'
+        AND key_expression ~* ('(^|\W)' || regexp_replace(attname, '(\W)', '\\\1', 'g') || '(\W|$)');
+    IF FOUND THEN
+        RAISE 'the key of % depends on %, a virtual column', target, quote_ident(unseen)
+            USING ERRCODE = 'feature_not_supported',
+            HINT = 'Make it STORED, or write its expression out.';
+    END IF;
 
     -- After the write, so that the row is judged as it is stored: with what other triggers made of
     -- it, with generated columns, and not at all if ON CONFLICT DO NOTHING did nothing.
@@ -61,6 +74,17 @@ BEGIN
             UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree ON i.inhparent = tree.oid
         )
         SELECT c.oid FROM tree JOIN pg_class c USING (oid) WHERE c.relkind IN ('r', 'p'));
+    -- The right to create triggers is that to replace them, and to change what other triggers saw.
+    SELECT c.oid::regclass, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
+        INTO member, grantee
+        FROM pg_class c CROSS JOIN aclexplode(c.relacl) AS a
+        WHERE c.oid = ANY (tree || marks::oid) AND a.privilege_type = 'TRIGGER'
+        AND (a.grantee = 0 OR NOT pg_has_role(a.grantee, c.relowner, 'MEMBER')) LIMIT 1;
+    IF FOUND THEN
+        RAISE 'who can create triggers on % can get around its protection: %', member, grantee
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+            HINT = format('REVOKE TRIGGER ON %s FROM %s', member, grantee);
+    END IF;
     guard := 'highwater_guard_' || relation;
     IF EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
                WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = place)
@@ -68,7 +92,9 @@ BEGIN
         RAISE 'function %.% guards another table, which had this name before', place, guard
             USING ERRCODE = 'duplicate_function', HINT = 'Unprotect that table first.';
     END IF;
-    wanted := format('SELECT %s FROM (SELECT %%s.*) AS %I', key_bytes, relation);
+    -- Put together by hand, because the expression may have a percent sign.
+    old_key := 'SELECT ' || key_bytes || ' FROM (SELECT OLD.*) AS ' || quote_ident(relation);
+    new_key := 'SELECT ' || key_bytes || ' FROM (SELECT NEW.*) AS ' || quote_ident(relation);
     EXECUTE format(
         'CREATE OR REPLACE FUNCTION %I.%I() RETURNS trigger LANGUAGE plpgsql '
         'SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS %L',
@@ -99,11 +125,11 @@ $guard$,
             format('SELECT FROM %s AS mark WHERE mark.key = wanted.key '
                 'AND mark.last_tx = pg_current_xact_id() '
                 'AND age(mark.xmin) <= age(pg_current_xact_id()::xid)', marks),
-            format(wanted, 'OLD'), format(wanted, 'NEW')));
+            old_key, new_key));
     -- Nobody else may hang it on a table of theirs: it would run their casts with these rights.
     EXECUTE format('REVOKE ALL ON FUNCTION %I.%I() FROM PUBLIC', place, guard);
     EXECUTE format(
-        'CREATE OR REPLACE FUNCTION %I.highwater_guard_truncate() RETURNS trigger LANGUAGE plpgsql '
+        'CREATE OR REPLACE FUNCTION %I.highwater_refuse_truncate() RETURNS trigger LANGUAGE plpgsql '
         'SET search_path = pg_catalog, pg_temp AS %L', place, $guard$
 BEGIN
     RAISE 'table % is protected by fences and cannot be truncated', TG_RELID::regclass
@@ -121,7 +147,7 @@ $guard$);
         END IF;
         EXECUTE format('DROP TRIGGER IF EXISTS highwater_guard_truncate ON %s', member);
         EXECUTE format('CREATE TRIGGER highwater_guard_truncate BEFORE TRUNCATE ON %s '
-            'FOR EACH STATEMENT EXECUTE FUNCTION %I.highwater_guard_truncate()', member, place);
+            'FOR EACH STATEMENT EXECUTE FUNCTION %I.highwater_refuse_truncate()', member, place);
     END LOOP;
 
     -- Whoever fences writes marks. So the marks look after themselves: roles other than the owner
@@ -129,7 +155,7 @@ $guard$);
     SELECT n.nspname INTO STRICT home
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = marks;
     EXECUTE format(
-        'CREATE OR REPLACE FUNCTION %I.highwater_guard_marks() RETURNS trigger LANGUAGE plpgsql '
+        'CREATE OR REPLACE FUNCTION %I.highwater_keep_marks() RETURNS trigger LANGUAGE plpgsql '
         'SET search_path = pg_catalog, pg_temp AS %L', home, $guard$
 BEGIN
     IF NOT pg_has_role(current_user,
@@ -147,15 +173,25 @@ $guard$);
         'DROP TRIGGER IF EXISTS highwater_guard_delete ON %1$s; '
         'DROP TRIGGER IF EXISTS highwater_guard_truncate ON %1$s; '
         'CREATE TRIGGER highwater_guard_insert BEFORE INSERT ON %1$s FOR EACH ROW '
-        'WHEN (NEW.last_tx <> pg_current_xact_id()) EXECUTE FUNCTION %2$I.highwater_guard_marks(); '
+        'WHEN (NEW.last_tx <> pg_current_xact_id()) EXECUTE FUNCTION %2$I.highwater_keep_marks(); '
         'CREATE TRIGGER highwater_guard_update BEFORE UPDATE ON %1$s FOR EACH ROW '
         'WHEN (NEW.last_tx <> pg_current_xact_id() OR NEW.key <> OLD.key OR NEW.token < OLD.token '
         'OR (NEW.token = OLD.token AND (NEW.domain <> OLD.domain OR NEW.step < OLD.step))) '
-        'EXECUTE FUNCTION %2$I.highwater_guard_marks(); '
+        'EXECUTE FUNCTION %2$I.highwater_keep_marks(); '
         'CREATE TRIGGER highwater_guard_delete BEFORE DELETE ON %1$s FOR EACH ROW '
-        'EXECUTE FUNCTION %2$I.highwater_guard_marks(); '
+        'EXECUTE FUNCTION %2$I.highwater_keep_marks(); '
         'CREATE TRIGGER highwater_guard_truncate BEFORE TRUNCATE ON %1$s FOR EACH STATEMENT '
-        'EXECUTE FUNCTION %2$I.highwater_guard_marks()', marks, home);
+        'EXECUTE FUNCTION %2$I.highwater_keep_marks()', marks, home);
+
+    -- To replace a function is not to own it: somebody may have waited with one of this name.
+    SELECT p.oid::regprocedure INTO foreigner
+        FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+        WHERE t.tgrelid = ANY (tree || marks::oid) AND t.tgname LIKE 'highwater\_guard%'
+        AND NOT pg_has_role(p.proowner, c.relowner, 'MEMBER') LIMIT 1;
+    IF FOUND THEN
+        RAISE 'function % belongs to a role that does not own the table', foreigner
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Drop the function first.';
+    END IF;
 END
 $highwater$;
 
