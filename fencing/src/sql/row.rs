@@ -177,7 +177,8 @@ impl Shape {
         text.slot(Slot::Token(0), "");
         text.push(" + 0 * LAST_INSERT_ID(1), m.updated_at = UTC_TIMESTAMP(6), ");
         self.sets(&mut text);
-        text.push(" WHERE m.`key` = ");
+        // Where no statement commits by itself, this one does nothing: the transaction will.
+        text.push(" WHERE @@autocommit AND m.`key` = ");
         text.slot(Slot::Key(0), "");
         text.push(" AND m.domain = ");
         text.slot(Slot::Domain, "");

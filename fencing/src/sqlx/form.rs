@@ -98,7 +98,8 @@ pub trait SqlxFence: Offer {
 
     /// Writes one row, fence and write in **one** round trip where that is right: on PostgreSQL in one
     /// statement; on MySQL and MariaDB in one for an update under a single key that has a mark
-    /// already and whose table is not protected; otherwise, and on SQLite, in a transaction.
+    /// already and whose table is not protected, with autocommit; otherwise, and on SQLite, in a
+    /// transaction.
     ///
     /// What can be said with [`RowWrite`] is what is right in one statement. Collisions are retried
     /// within the budget. Dropping the future before its end leaves nothing open, but the row may have

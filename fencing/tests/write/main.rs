@@ -537,3 +537,45 @@ server!(
               WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%@marks%'",
     first_in_one: false
 );
+
+/// There a statement alone would be told as applied, and be lost with the connection.
+#[tokio::test]
+async fn without_autocommit_a_write_is_a_transaction() {
+    for variable in ["HIGHWATER_TEST_MYSQL_URL", "HIGHWATER_TEST_MARIADB_URL"] {
+        let base = sqlx::MySqlPool::connect(&url(variable)).await.unwrap();
+        let marks = TableName::new(unique("marks")).unwrap();
+        highwater_fencing::migrate::mysql::run_for(&base, &marks)
+            .await
+            .unwrap();
+        let stock = TableName::new(unique("stock")).unwrap();
+        let create = format!(
+            "CREATE TABLE {stock} (sku varchar(40) PRIMARY KEY, quantity int NOT NULL); \
+             INSERT INTO {stock} VALUES ('a', 100)"
+        );
+        sqlx::raw_sql(AssertSqlSafe(create))
+            .execute(&base)
+            .await
+            .unwrap();
+        let held = sqlx::mysql::MySqlPoolOptions::new()
+            .max_connections(1)
+            .after_connect(|conn, _| {
+                Box::pin(async move {
+                    sqlx::raw_sql("SET autocommit = 0").execute(conn).await?;
+                    Ok(())
+                })
+            })
+            .connect(&url(variable))
+            .await
+            .unwrap();
+        let options = FenceOptions::new().table_name(marks);
+        for token in [5, 6] {
+            let write = RowWrite::update(stock.clone(), "sku", "a").subtract("quantity", 10);
+            let fence = options.apply(offered("test", "a", token));
+            let written = fence.write(&held, &write).await;
+            assert_eq!(written.unwrap(), Written::Applied, "{variable}");
+        }
+        let quantity = AssertSqlSafe(format!("SELECT quantity FROM {stock}"));
+        let quantity: i32 = sqlx::query_scalar(quantity).fetch_one(&base).await.unwrap();
+        assert_eq!(quantity, 80, "{variable}");
+    }
+}
