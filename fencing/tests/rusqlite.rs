@@ -5,12 +5,13 @@
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use highwater_fencing::rusqlite::{FenceError, Fenced, RusqliteFence as _, poisoned};
 use highwater_fencing::{
-    Configured, Domain, Fence, FenceKey, FenceOptions, FencingToken, Resolution, Step, migrate,
+    Configured, Domain, Fence, FenceKey, FenceOptions, FencingToken, Resolution, Step, TableName,
+    migrate,
 };
 use rusqlite::{Connection, Error, OptionalExtension as _, TransactionBehavior, params};
 
@@ -365,6 +366,56 @@ fn a_reader_in_the_way_of_the_commit_is_waited_for() {
     tx.commit().unwrap();
     leaves.join().unwrap();
     assert_eq!((base.rows(), base.mark()), (1, Some(7)));
+}
+
+#[test]
+fn a_commit_that_happened_is_never_taken_for_a_collision() {
+    let base = Base::new();
+    let mut conn = base.in_wal().connect();
+    // It runs after the commit, and its error comes in place of the answer.
+    for (number, error) in [(1, 5), (2, 6), (3, 261), (4, 13), (5, 7)] {
+        static ERROR: AtomicI32 = AtomicI32::new(0);
+        ERROR.store(error, Ordering::SeqCst);
+        conn.wal_hook(Some(|_, _| {
+            let error = rusqlite::ffi::Error::new(ERROR.load(Ordering::SeqCst));
+            Err(Error::SqliteFailure(error, None))
+        }));
+        let mut calls = 0;
+        let done = fence(7).transaction(&mut conn, |tx| {
+            calls += 1;
+            Ok::<_, FenceError>(put(tx, &format!("{number}/{calls}"))?)
+        });
+        assert!(
+            matches!(done, Err(FenceError::Unknown(_))),
+            "{error}: {done:?}"
+        );
+        conn.wal_hook(None);
+        assert_clean(&conn);
+        assert_eq!((calls, base.rows()), (1, number), "{error}");
+    }
+}
+
+#[test]
+fn what_ended_a_transaction_is_told_with_protected_tables_too() {
+    let base = Base::new();
+    let mut conn = base.connect();
+    let protect = migrate::print_protect(migrate::Dialect::Sqlite, &TableName::DEFAULT);
+    conn.execute_batch(&protect).unwrap();
+    for end in [
+        "ROLLBACK",
+        "ROLLBACK; BEGIN",
+        "INSERT OR ROLLBACK INTO stock SELECT 'x', NULL",
+    ] {
+        let tx = fence(7).begin(&mut conn).unwrap();
+        tx.connection().execute_batch(end).ok();
+        let outcome = tx.commit();
+        assert!(
+            matches!(outcome, Err(FenceError::Ended(_))),
+            "{end}: {outcome:?}"
+        );
+        assert_clean(&conn);
+        assert_eq!(base.mark(), None, "{end}");
+    }
 }
 
 #[test]

@@ -67,11 +67,16 @@ pub(crate) fn class(code: i32, message: &str) -> Class {
 pub(crate) fn failed(code: i32, message: &str, acknowledged: u32) -> Failed {
     match code & 0xff {
         1 if acknowledged == 0 && message.starts_with("no such savepoint") => Failed::Ended,
+        // The hook refused the statement before the release (see `close`): outside of a transaction
+        // each is one of its own.
+        _ if acknowledged == 0 && code == COMMIT_HOOK => Failed::Ended,
         _ if acknowledged == 0 => Failed::RolledBack,
-        // busy, full disk, constraint (deferred ones and the commit hook), interrupted, locked,
-        // no memory: a transaction that is still open or was rolled back
-        5 | 6 | 7 | 9 | 13 | 19 => Failed::RolledBack,
-        // Above all SQLITE_IOERR, which may come after the commit record was written.
+        // busy, full disk, constraint (deferred ones and the commit hook), interrupted, locked:
+        // a transaction that is still open or was rolled back
+        5 | 6 | 9 | 13 | 19 => Failed::RolledBack,
+        // Above all SQLITE_IOERR, which may come after the commit record was written. SQLITE_NOMEM
+        // may come from a WAL hook, which runs after the commit; other errors of such a hook come
+        // as SQLITE_ERROR.
         _ => Failed::Unknown,
     }
 }
@@ -85,6 +90,8 @@ pub(crate) fn is_busy(code: i32) -> bool {
 /// again.
 pub(crate) const COMMIT_TRIES: u32 = 5;
 pub(crate) const COMMIT_PAUSE: Duration = Duration::from_millis(20);
+/// SQLITE_CONSTRAINT_COMMITHOOK
+const COMMIT_HOOK: i32 = 531;
 
 #[cfg(test)]
 mod tests {
@@ -103,8 +110,11 @@ mod tests {
     #[test]
     fn only_a_plain_answer_means_not_committed() {
         assert_eq!(failed(1, "no such savepoint: hw_1", 0), Failed::Ended);
+        assert_eq!(failed(531, "constraint failed", 0), Failed::Ended);
+        assert_eq!(failed(787, "", 0), Failed::RolledBack);
         assert_eq!(failed(787, "", 1), Failed::RolledBack);
         assert_eq!(failed(531, "", 1), Failed::RolledBack);
+        assert_eq!(failed(7, "", 1), Failed::Unknown);
         assert_eq!(failed(10, "", 1), Failed::Unknown);
         assert_eq!(failed(1034, "", 1), Failed::Unknown);
     }
