@@ -82,7 +82,8 @@ pub enum FenceError<D> {
     ///
     /// What was written *before* that may be in the database; it was covered by the fence. What was
     /// written *after* a raw `COMMIT` or `ROLLBACK` is in too, **uncovered**, on PostgreSQL, and in
-    /// a lent or joined transaction on MySQL and MariaDB; elsewhere it is rolled back.
+    /// a lent or joined transaction on MySQL and MariaDB, and on SQLite through diesel, which has no
+    /// commit hook; elsewhere it is rolled back.
     #[error("the transaction was ended, or its fence rolled back, by another statement")]
     Ended(#[source] D),
     /// The connection failed while the commit was under way: it may have happened or not.
