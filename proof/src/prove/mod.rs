@@ -91,12 +91,21 @@ pub async fn run(
     };
     // After an interruption the holders are being killed, and what they have locked is waited for.
     let dropped = timeout(CLEAN_UP, observer.drop_tables()).await;
-    let report = proven?;
-    match dropped {
-        Ok(dropped) => dropped?,
-        Err(_) => return Err(ProveError::NotCleanedUp),
+    end(proven, dropped.map_err(|_| ProveError::NotCleanedUp))
+}
+
+/// What a run comes to. That tables are left behind is told instead of an interruption, of which the
+/// user knows; any other failure comes first.
+fn end(
+    proven: Result<Report, ProveError>,
+    dropped: Result<Result<(), ObserverError>, ProveError>,
+) -> Result<Report, ProveError> {
+    let dropped = dropped.and_then(|dropped| Ok(dropped?));
+    match proven {
+        Ok(report) => dropped.map(|()| report),
+        Err(ProveError::Interrupted) => Err(dropped.err().unwrap_or(ProveError::Interrupted)),
+        Err(error) => Err(error),
     }
-    Ok(report)
 }
 
 async fn all(
@@ -190,3 +199,22 @@ pub enum ProveError {
 const CLEAN_UP: Duration = Duration::from_secs(30);
 /// The shortest lease of the protocol.
 const LEASE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_that_are_left_behind_are_not_said_to_be_dropped() {
+        let interrupted = || Err(ProveError::Interrupted);
+        let ended = end(interrupted(), Ok(Ok(())));
+        assert!(matches!(ended, Err(ProveError::Interrupted)), "{ended:?}");
+        let ended = end(interrupted(), Err(ProveError::NotCleanedUp));
+        assert!(matches!(ended, Err(ProveError::NotCleanedUp)), "{ended:?}");
+        let refused = || ObserverError::Unreachable;
+        let ended = end(interrupted(), Ok(Err(refused())));
+        assert!(matches!(ended, Err(ProveError::Observer(_))), "{ended:?}");
+        let ended = end(Ok(Report::new(1, Vec::new())), Ok(Err(refused())));
+        assert!(matches!(ended, Err(ProveError::Observer(_))), "{ended:?}");
+    }
+}
