@@ -50,7 +50,9 @@ pub(crate) fn run() -> Result<()> {
 
 /// Runs on SQLite and on the servers that the environment names.
 pub(crate) fn run_here() -> Result<()> {
-    let target = interop::metadata()?.target_directory;
+    let metadata = interop::metadata()?;
+    let lacking = Features::of(&metadata).lack_mysql_client();
+    let target = metadata.target_directory;
     let folder = target.join("proof");
     // Left behind by a run that was killed.
     let _ = fs::remove_dir_all(&folder);
@@ -66,13 +68,14 @@ pub(crate) fn run_here() -> Result<()> {
     };
     let file = format!("sqlite://{}?mode=rwc", folder.join("proof.db"));
     let on_sqlite = prove("sqlite").env("DATABASE_URL", &file);
-    let done = on_sqlite.run_and_read(|line| table.read(line));
+    let done = table.take(&on_sqlite, &test::adapters_on("sqlite", lacking));
     steps.note("proof on SQLite", done);
     for (release, name) in RELEASES {
         let variable = format!("HIGHWATER_TEST_{name}_URL");
         let outcome = if is_set(&variable) {
             let on_server = prove(name).env_from("DATABASE_URL", &variable);
-            on_server.run_and_read(|line| table.read(line))
+            let kind = name.split('_').next().unwrap_or(name).to_lowercase();
+            table.take(&on_server, &test::adapters_on(&kind, lacking))
         } else {
             let skip = env::var(format!("HIGHWATER_TEST_SKIP_{name}"));
             let reason = skip.ok().filter(|reason| !reason.is_empty());
@@ -103,6 +106,29 @@ struct Table {
 }
 
 impl Table {
+    /// Runs a proof and takes its rows.
+    ///
+    /// # Errors
+    /// It failed, or one of the adapters has no row: the program may be of a build without it.
+    fn take(&mut self, proof: &Command, adapters: &[&str]) -> Result<()> {
+        let first = self.rows.len();
+        proof.run_and_read(|line| self.read(line))?;
+        self.has_all(first, adapters)
+    }
+
+    /// Looks for the adapters in the rows from `first` on.
+    fn has_all(&self, first: usize, adapters: &[&str]) -> Result<()> {
+        let rows = self.rows.get(first..).unwrap_or_default();
+        let cells: Vec<&str> = rows.iter().flatten().map(String::as_str).collect();
+        let missing: Vec<&str> = (adapters.iter().copied())
+            .filter(|adapter| !cells.contains(adapter))
+            .collect();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(format!("no row of {}", missing.join(", ")).into()),
+        }
+    }
+
     /// Takes a line that is a row; a head only once.
     fn read(&mut self, line: &str) {
         let Some(cells) = line
@@ -180,5 +206,22 @@ mod tests {
 | MySQL      | 9       | MISSING: gone |
 ";
         assert_eq!(table.text(), expected);
+    }
+
+    #[test]
+    fn an_adapter_without_a_row_of_this_run_is_missed() {
+        let mut table = Table::default();
+        let head = "| database | version | isolation | adapter |";
+        for line in [head, "| SQLite | 3 | SERIALIZABLE | sqlx |"] {
+            table.read(line);
+        }
+        table.has_all(0, &["sqlx"]).unwrap();
+        assert!(table.has_all(0, &["sqlx", "diesel"]).is_err());
+        let first = table.rows.len();
+        for line in [head, "| MySQL | 9 | SERIALIZABLE | mysql-async |"] {
+            table.read(line);
+        }
+        table.has_all(first, &["mysql-async"]).unwrap();
+        assert!(table.has_all(first, &["sqlx"]).is_err(), "of another run");
     }
 }

@@ -234,6 +234,17 @@ impl Totals {
     }
 }
 
+/// The adapters that have to have run on a database.
+pub(crate) fn adapters_on(database: &str, lacks_mysql_client: bool) -> Vec<&'static str> {
+    let expected: Vec<String> = expected(lacks_mysql_client).collect();
+    let runs = |adapter: &&str| expected.contains(&format!("{adapter} on {database}"));
+    ADAPTERS
+        .map(|(adapter, _)| adapter)
+        .into_iter()
+        .filter(runs)
+        .collect()
+}
+
 /// Everything that has to have run, as `ADAPTER on DATABASE`.
 fn expected(lacks_mysql_client: bool) -> impl Iterator<Item = String> {
     let all = ADAPTERS.into_iter().flat_map(|(adapter, databases)| {
@@ -310,6 +321,15 @@ mod tests {
             assert!(check(&lines).is_err(), "missing: {line}");
         }
         assert!(check(&[]).is_err());
+    }
+
+    #[test]
+    fn every_database_has_its_adapters() {
+        let sqlite = ["sqlx", "diesel", "rusqlite", "sea-orm"];
+        assert_eq!(adapters_on("sqlite", false), sqlite);
+        let on = |lacking| adapters_on("mysql", lacking).contains(&"diesel");
+        assert_eq!((on(false), on(true)), (true, false));
+        assert!(adapters_on("mariadb", true).contains(&"mysql-async"));
     }
 
     #[test]
