@@ -81,7 +81,8 @@ BEGIN
         WHERE c.oid = ANY (tree || marks::oid) AND a.privilege_type = 'TRIGGER'
         AND (a.grantee = 0 OR NOT pg_has_role(a.grantee, c.relowner, 'MEMBER')) LIMIT 1;
     IF FOUND THEN
-        RAISE 'who can create triggers on % can get around its protection: %', member, grantee
+        RAISE '% has the right TRIGGER on %, and could get around the protection with it',
+            grantee, member
             USING ERRCODE = 'object_not_in_prerequisite_state',
             HINT = format('REVOKE TRIGGER ON %s FROM %s', member, grantee);
     END IF;

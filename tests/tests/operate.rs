@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         adoption_sees_what_a_running_transaction_committed,
         raising_refuses_lower_tokens_and_leaves_other_domains_alone,
         raising_named_keys_makes_the_missing_marks,
+        a_mark_that_another_domain_makes_meanwhile_is_told,
         a_dry_run_changes_nothing,
         a_protected_table_stays_closed_to_the_operator,
         a_missing_table_is_said_with_the_command,
@@ -516,6 +517,22 @@ async fn raising_named_keys_makes_the_missing_marks(world: &World) -> Outcome {
         .await?;
     assert_eq!(raised.changed.len(), 1_203);
     assert_eq!(world.marks.floors().await?[0].marks, 1_206);
+    Ok(())
+}
+
+async fn a_mark_that_another_domain_makes_meanwhile_is_told(world: &World) -> Outcome {
+    let mut running = world.writers.begin(&fence("old", "k", 5)).await?;
+    running.run("INSERT INTO writes VALUES (5)").await?;
+    let keys: BTreeSet<FenceKey> = ["k", "l"].map(key).into();
+    let mut raise = Box::pin(world.marks.raise_keys(&keys, domain("new"), token(9)));
+    still_waits(&mut raise).await;
+    running.commit().await?;
+    let raised = raise.await?;
+    assert_eq!(raised.created, [key("l")]);
+    let foreign: Vec<_> = raised.foreign.iter().map(|mark| &mark.key).collect();
+    assert_eq!(foreign, [&key("k")]);
+    let after = [row("k", "old", 5, 0), row("l", "new", 9, 0)];
+    assert_eq!(world.state().await?, after);
     Ok(())
 }
 

@@ -139,11 +139,19 @@ impl Session {
         let keys: Vec<&FenceKey> = keys.iter().collect();
         for part in keys.chunks(PART) {
             let before = self.named(part).await?;
+            let mut after = BTreeMap::new();
             if self.writes {
                 self.run(self.text.raise(part, domain, floor)).await?;
+                if before.len() < part.len() {
+                    after = self.named(part).await?;
+                }
             }
             for key in part {
                 match before.get(key) {
+                    // A holder of another domain made it first, after it was looked for.
+                    None if after.get(key).is_some_and(|mark| mark.domain != domain) => {
+                        changes.foreign.extend(after.remove(key));
+                    }
                     None => changes.created.push((*key).clone()),
                     Some(mark) if mark.domain != domain => changes.foreign.push(mark.clone()),
                     Some(mark) if mark.token < floor => changes.changed.push(mark.clone()),
