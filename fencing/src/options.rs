@@ -231,7 +231,8 @@ impl FenceOptions {
 
     /// Begins transactions on this level instead of the connection's own.
     ///
-    /// SQLite is always serializable and ignores it. A joined transaction keeps its own level.
+    /// SQLite is always serializable and ignores it. A joined transaction keeps its own level. The
+    /// write of one row then is a transaction too.
     #[must_use]
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = Some(isolation);
@@ -272,7 +273,7 @@ impl FenceOptions {
         (self.retry_attempts, self.retry_for)
     }
 
-    #[cfg(any(feature = "__mysql", feature = "__postgres"))]
+    #[cfg(feature = "__adapter")]
     pub(crate) fn isolation_level(&self) -> Option<Isolation> {
         self.isolation
     }

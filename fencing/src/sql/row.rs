@@ -101,6 +101,10 @@ impl Shape {
         options: &FenceOptions,
         fence: &Fence,
     ) -> Option<(String, Vec<Slot>)> {
+        if options.isolation_level().is_some() {
+            // A statement alone has the level of its connection.
+            return None;
+        }
         match dialect {
             Dialect::Postgres => Some(self.with_fence_postgres(options, fence)),
             // Several marks would be several joins; other domains another condition.

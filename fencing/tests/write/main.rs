@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use highwater_fencing::sqlx::{FenceError, RowWrite, SqlxFence as _};
 use highwater_fencing::{
-    Configured, Domain, DomainPolicy, Fence, FenceKey, FenceOptions, FencingToken, Resolution,
-    Step, TableName, Written,
+    Configured, Domain, DomainPolicy, Fence, FenceKey, FenceOptions, FencingToken, Isolation,
+    Resolution, Step, TableName, Written,
 };
 use sqlx::AssertSqlSafe;
 
@@ -190,6 +190,17 @@ macro_rules! server {
                 assert_eq!(base.marked("a").await, Some((5, 0)));
                 assert_eq!(base.quantity().await, 90);
                 assert_eq!(base.was_one_statement().await, $first);
+            }
+
+            #[tokio::test]
+            async fn a_level_that_was_asked_for_is_kept() {
+                let base = Base::new().await;
+                base.log().await;
+                let options = base.options().isolation(Isolation::Serializable);
+                let fence = options.apply(offered("test", "a", 5));
+                let written = fence.write(&base.pool, &base.take("a", 10)).await;
+                assert_eq!(written.unwrap(), Written::Applied);
+                assert!(!base.was_one_statement().await);
             }
 
             #[tokio::test]
