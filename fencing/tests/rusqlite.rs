@@ -174,7 +174,8 @@ fn an_error_or_a_panic_of_the_body_leaves_nothing() {
 fn every_way_to_run_a_statement_poisons() {
     let base = Base::new();
     let mut conn = base.connect();
-    let ways: [fn(&Fenced<'_>) -> Result<(), Error>; 7] = [
+    type Way = fn(&Fenced<'_>) -> Result<(), Error>;
+    let ways: [Way; 7] = [
         |tx| tx.execute("INSERT INTO none VALUES (1)", []).map(drop),
         |tx| tx.execute_batch("INSERT INTO none VALUES (1)"),
         |tx| tx.query_row("SELECT 1 FROM none", [], |_| Ok(())),

@@ -100,7 +100,8 @@ async fn values_and_rows_are_those_of_sea_orm() {
     let tx = fence(7).begin(&base.db).await.unwrap();
     assert_eq!(put(&tx, "apple").await.unwrap().rows_affected(), 1);
     let (pear, plum) = futures_util::join!(put(&tx, "pear"), put(&tx, "plum"));
-    (pear.unwrap(), plum.unwrap());
+    pear.unwrap();
+    plum.unwrap();
     let all = plain(&tx, "SELECT sku, quantity FROM stock ORDER BY sku");
     let rows = tx.query_all_raw(all).await.unwrap();
     let skus: Vec<String> = rows

@@ -345,7 +345,7 @@ fn run<C: Driven>(conn: &mut C, sql: &str) -> Result<u64, Error> {
     const CHANGES: [&str; 3] = ["INSERT ", "UPDATE ", "DELETE "];
     let starts = |word: &&str| sql.get(..word.len()) == Some(*word);
     let is_one = !sql.trim_end().trim_end_matches(';').contains(';');
-    if is_one && CHANGES.iter().any(|word| starts(word)) {
+    if is_one && CHANGES.iter().any(starts) {
         return Ok(u64::try_from(conn.change(sql)?).unwrap_or(u64::MAX));
     }
     conn.batch_execute(sql).map(|()| 0)
