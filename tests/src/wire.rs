@@ -192,7 +192,7 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, shared: Arc<Shared>)
                     Plan::SwallowFromCommit => swallow |= commits_now,
                     Plan::Random => {
                         let reached = if doom.at_commit {
-                            commits_now && commits >= 1 + doom.flight % 3
+                            commits_now && commits > doom.flight % 3
                         } else {
                             flight >= doom.flight
                         };
