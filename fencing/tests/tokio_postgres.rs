@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use futures_util::{SinkExt as _, StreamExt as _, future};
+use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _, future};
 use highwater_fencing::migrate::{self, MigrateError, Outcome};
 use highwater_fencing::tokio_postgres::{
     FenceError, Fenced, Poisoned, Query, TokioPostgresFence as _,
 };
 use highwater_fencing::{
-    Configured, Domain, Fence, FenceKey, FenceOptions, FencingToken, Isolation, TableName,
+    Configured, Domain, Fence, FenceKey, FenceOptions, FencingToken, Isolation, Resolution, Step,
+    TableName,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -434,19 +435,82 @@ async fn a_literal_is_the_value_that_the_driver_would_have_sent() {
         (&Raw(b"\0\0\0\x07"), positive),
     ];
     let fence = base.fence(7);
-    // Where a day can have 23 hours.
-    let zone = "SET timezone = 'Europe/Berlin'";
-    base.client.batch_execute(zone).await.unwrap();
-    for (value, ty) in values {
-        let sql = "SELECT $1::text, pg_typeof($1)::text";
-        let sent = [(value, ty.clone())];
-        let by_driver = base.client.query_typed(sql, &sent).await.unwrap();
-        let query = [Query::new(sql, &sent)];
-        let by_us = fence.pipeline(&mut base.client, &query).await.unwrap();
-        for column in 0..2 {
-            let theirs: Option<&str> = by_driver[0].get(column);
-            assert_eq!(by_us[0].rows[0].get(column), theirs, "{value:?} of {ty}");
+    let sessions = [
+        // Where a day can have 23 hours.
+        "SET timezone = 'Europe/Berlin'",
+        // Everything that changes how a text is read.
+        "SET intervalstyle = 'sql_standard'; SET datestyle = 'SQL, DMY'; SET bytea_output = \
+         'escape'; SET standard_conforming_strings = off; SET backslash_quote = off",
+    ];
+    for session in sessions {
+        base.client.batch_execute(session).await.unwrap();
+        for (value, ty) in &values {
+            let sql = "SELECT $1::text, pg_typeof($1)::text";
+            let sent = [(*value, ty.clone())];
+            let by_driver = base.client.query_typed(sql, &sent).await.unwrap();
+            let query = [Query::new(sql, &sent)];
+            let by_us = fence.pipeline(&mut base.client, &query).await.unwrap();
+            for column in 0..2 {
+                let theirs: Option<&str> = by_driver[0].get(column);
+                let ours = by_us[0].rows[0].get(column);
+                assert_eq!(ours, theirs, "{value:?} of {ty} with {session}");
+            }
         }
+    }
+    base.assert_clean().await;
+}
+
+#[tokio::test]
+async fn a_value_that_is_too_long_is_refused_and_not_cut_off() {
+    let mut base = Base::new().await;
+    let code = format!("code_{}", base.stock);
+    let create = format!("CREATE DOMAIN {code} AS varchar(3)");
+    base.outside.batch_execute(&create).await.unwrap();
+    let of = format!("SELECT $1::{code}, $2::{code}[]");
+    let own = base.client.prepare(&of).await.unwrap();
+    let (code, codes) = (own.params()[0].clone(), own.params()[1].clone());
+    assert!(matches!(code.kind(), Kind::Domain(_)));
+
+    /// A value of the domain.
+    #[derive(Debug)]
+    struct Code(&'static str);
+    impl ToSql for Code {
+        fn to_sql(
+            &self,
+            _: &Type,
+            out: &mut bytes::BytesMut,
+        ) -> Result<tokio_postgres::types::IsNull, Box<dyn std::error::Error + Sync + Send>>
+        {
+            self.0.to_sql(&Type::TEXT, out)
+        }
+        fn accepts(_: &Type) -> bool {
+            true
+        }
+        tokio_postgres::types::to_sql_checked!();
+    }
+
+    let long_name = "x".repeat(64);
+    let (short, none): (&[Option<Code>], &[Code]) = (&[Some(Code("abc")), None], &[]);
+    let long: &[Code] = &[Code("abc"), Code("abcd")];
+    let values: [(&(dyn ToSql + Sync), Type, bool); 8] = [
+        (&Code("abc"), code.clone(), true),
+        (&None::<Code>, code.clone(), true),
+        (&Code("abcd"), code, false),
+        (&short, codes.clone(), true),
+        (&none, codes.clone(), true),
+        (&long, codes, false),
+        (&&long_name[1..], Type::NAME, true),
+        (&long_name, Type::NAME, false),
+    ];
+    let fence = base.fence(7);
+    for (value, ty, fits) in values {
+        let sent = [(value, ty.clone())];
+        let sql = "SELECT $1::text";
+        let by_driver = base.client.query_typed(sql, &sent).await;
+        assert_eq!(by_driver.is_ok(), fits, "{value:?} of {ty}: {by_driver:?}");
+        let query = [Query::new(sql, &sent)];
+        let by_us = fence.pipeline(&mut base.client, &query).await;
+        assert_eq!(by_us.is_ok(), fits, "{value:?} of {ty}: {by_us:?}");
     }
     base.assert_clean().await;
 }
@@ -497,6 +561,27 @@ async fn dropped_in_any_state_it_leaves_the_connection_clean() {
         base.assert_clean().await;
     }
     assert_eq!(base.quantity().await, 100);
+}
+
+#[tokio::test]
+async fn a_pipelined_transaction_that_is_on_its_way_is_not_there_yet() {
+    let mut base = Base::new().await;
+    let step = Step::new(1).unwrap();
+    let fence = base.options().apply(offered(7).with_step(step));
+    let write = base.sql("UPDATE stock SET quantity = quantity - 1");
+    let write = [Query::new(&write, &[])];
+    // Nobody carries its messages to the server yet.
+    let (mut client, connection) = config().connect(NoTls).await.unwrap();
+    let dropped = fence.pipeline(&mut client, &write).now_or_never();
+    assert!(dropped.is_none());
+    let overtaken = fence.resolve(&mut base.client).await.unwrap();
+    assert_eq!(overtaken, Resolution::NotApplied);
+    // What is done again with the same step is done once.
+    fence.pipeline(&mut base.client, &write).await.unwrap();
+    tokio::spawn(connection);
+    let behind = fence.resolve(&mut client).await.unwrap();
+    assert_eq!(behind, Resolution::Applied);
+    assert_eq!(base.quantity().await, 99);
 }
 
 /// Polls `future` at most `polls` times, with real waiting in between, and drops it.

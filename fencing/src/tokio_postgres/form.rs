@@ -106,7 +106,9 @@ pub trait TokioPostgresFence: Offer {
     /// [`Answer::rows_affected`] afterwards; or use [`begin_with`](Self::begin_with).
     ///
     /// Collisions are retried within the budget, the whole message each time. Dropping the future
-    /// leaves nothing open, and the outcome unknown.
+    /// leaves nothing open, and the outcome unknown. [`resolve`](Self::resolve) on this same connection
+    /// comes behind the message; on another one it may overtake it, see
+    /// [`Resolution::NotApplied`].
     ///
     /// # Errors
     /// Those of [`begin_with`](Self::begin_with) and of [`Fenced::commit`]. A connection that fails

@@ -10,17 +10,16 @@ use bytes::BytesMut;
 
 use crate::sql::hex;
 
-/// The value as an expression of exactly this type, or why that is not possible.
+/// The value as an expression of this type, or why that is not possible.
+///
+/// For a domain it is of the type below, and the server makes it one of the domain when it takes it
+/// as a parameter: a cast that is written down would cut off what is too long for `varchar(3)`.
 pub(crate) fn literal(value: &(dyn ToSql + Sync), ty: &Type) -> Result<String, String> {
     let mut bytes = BytesMut::new();
     let is_null = value.to_sql_checked(ty, &mut bytes);
     match is_null.map_err(|error| chain(&*error))? {
-        IsNull::Yes => Ok(format!("NULL::{}", name(ty))),
-        IsNull::No => {
-            let expression = expression(ty, &bytes);
-            let expression = expression.ok_or_else(|| unsupported(ty))?;
-            Ok(format!("({expression})::{}", name(ty)))
-        }
+        IsNull::Yes => Ok("NULL".to_owned()),
+        IsNull::No => typed(ty, &bytes).ok_or_else(|| unsupported(ty)),
     }
 }
 
@@ -33,17 +32,21 @@ pub(crate) fn name(ty: &Type) -> String {
     format!("{}.{}", quoted(ty.schema()), quoted(ty.name()))
 }
 
+/// The binary form of a value of this type as an expression of it, or of the type below a domain.
+fn typed(ty: &Type, bytes: &[u8]) -> Option<String> {
+    match ty.kind() {
+        Kind::Domain(inner) => typed(inner, bytes),
+        Kind::Array(element) => array(element, bytes),
+        _ => Some(format!("({})::{}", expression(ty, bytes)?, name(ty))),
+    }
+}
+
 /// The binary form of a value of this type as an expression that can be cast to it.
 fn expression(ty: &Type, bytes: &[u8]) -> Option<String> {
     let text = |bytes: &[u8]| format!("convert_from(decode('{}', 'hex'), 'UTF8')", hex(bytes));
     let digits = |digits: String| Some(format!("'{digits}'"));
-    match ty.kind() {
-        Kind::Array(element) => return array(element, bytes),
-        Kind::Domain(inner) => {
-            return Some(format!("({})::{}", expression(inner, bytes)?, name(inner)));
-        }
-        Kind::Enum(_) => return Some(text(bytes)),
-        _ => {}
+    if let Kind::Enum(_) = ty.kind() {
+        return Some(text(bytes));
     }
     match *ty {
         Type::BOOL => digits((bytes != [0]).to_string()),
@@ -53,7 +56,9 @@ fn expression(ty: &Type, bytes: &[u8]) -> Option<String> {
         Type::OID => digits(u32::from_be_bytes(bytes.try_into().ok()?).to_string()),
         Type::FLOAT4 => digits(f32::from_be_bytes(bytes.try_into().ok()?).to_string()),
         Type::FLOAT8 => digits(f64::from_be_bytes(bytes.try_into().ok()?).to_string()),
-        Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::JSON => Some(text(bytes)),
+        Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::JSON => Some(text(bytes)),
+        // A longer one would be cut off.
+        Type::NAME => (bytes.len() < 64).then(|| text(bytes)),
         Type::JSONB => match bytes {
             [1, json @ ..] => Some(text(json)),
             _ => None,
@@ -76,22 +81,29 @@ fn date(days: i32) -> Option<String> {
     })
 }
 
-/// Microseconds since the year 2000. Hours, because days are not always as long.
+/// Microseconds since the year 2000. Hours, because days are not always as long; and no number that
+/// needs more than 32 bits, because PostgreSQL 13 and 14 do not read it.
+///
+/// All parts of a moment before carry the sign, because with `intervalstyle = sql_standard` a sign
+/// that stands at the front only counts for all of them.
 fn moment(ty: &str, micros: i64) -> Option<String> {
-    const HOUR: i64 = 3_600_000_000;
+    const SECOND: i64 = 1_000_000;
+    const HOUR: i64 = 3_600 * SECOND;
     Some(match micros {
         i64::MAX => "'infinity'".to_owned(),
         i64::MIN => "'-infinity'".to_owned(),
         micros => {
-            let (hours, rest) = (micros.div_euclid(HOUR), micros.rem_euclid(HOUR));
+            let (hours, rest) = (micros / HOUR, micros % HOUR);
+            let (seconds, rest) = (rest / SECOND, rest % SECOND);
             format!(
-                "'2000-01-01 00:00:00+00'::{ty} + '{hours} hours {rest} microseconds'::interval"
+                "'2000-01-01 00:00:00+00'::{ty} + \
+                 '{hours} hours {seconds} seconds {rest} microseconds'::interval"
             )
         }
     })
 }
 
-/// An array of at most one dimension.
+/// An array of at most one dimension, as an expression of the type.
 fn array(element: &Type, bytes: &[u8]) -> Option<String> {
     let mut bytes = bytes;
     let mut number = || {
@@ -101,7 +113,7 @@ fn array(element: &Type, bytes: &[u8]) -> Option<String> {
     };
     let (dimensions, _has_nulls, _oid) = (number()?, number()?, number()?);
     if dimensions == 0 {
-        return Some("'{}'".to_owned());
+        return Some(format!("'{{}}'::{}[]", name(base(element))));
     }
     let (length, first) = (number()?, number()?);
     if dimensions != 1 || first != 1 {
@@ -118,13 +130,18 @@ fn array(element: &Type, bytes: &[u8]) -> Option<String> {
         };
         let (value, rest) = bytes.split_at_checked(size)?;
         bytes = rest;
-        elements.push(format!(
-            "({})::{}",
-            expression(element, value)?,
-            name(element)
-        ));
+        elements.push(typed(element, value)?);
     }
-    Some(format!("ARRAY[{}]", elements.join(", ")))
+    let elements = elements.join(", ");
+    Some(format!("ARRAY[{elements}]::{}[]", name(base(element))))
+}
+
+/// The type below the domains.
+fn base(ty: &Type) -> &Type {
+    match ty.kind() {
+        Kind::Domain(inner) => base(inner),
+        _ => ty,
+    }
 }
 
 fn unsupported(ty: &Type) -> String {
