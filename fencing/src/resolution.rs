@@ -16,6 +16,12 @@ pub enum Resolution {
     /// It was committed, and everything it wrote is there.
     Applied,
     /// It was rolled back, and nothing of it is there. It can be done again with the same step.
+    ///
+    /// A form that both begins and commits in one message has nothing open on the server until that
+    /// message arrives: `pipeline` of tokio-postgres, and the write of one row with sqlx. As long as
+    /// it may be on its way (the connection broke down, or the future was dropped, but the message
+    /// was handed over) this means *not yet*. Doing it again with the same step makes it final:
+    /// whichever of the two comes second is refused.
     NotApplied,
     /// A newer holder, or a later step of the same one, was admitted since, and the mark no longer
     /// tells. Look for traces of the write itself, such as its own row.

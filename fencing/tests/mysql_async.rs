@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it is")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use highwater_fencing::mysql_async::{FenceError, MysqlAsyncFence as _};
@@ -131,6 +132,63 @@ macro_rules! server {
                 let (second, autocommit) = base.session().await;
                 assert_ne!(first, second);
                 assert_eq!(autocommit, 1);
+                base.close().await;
+            }
+
+            #[tokio::test]
+            async fn an_error_of_an_abandoned_statement_is_not_taken_for_the_commit() {
+                let base = Base::on($variable).await;
+                let mut tx = base.fence(7).begin(&base.pool).await.unwrap();
+                // Undone alone: the transaction goes on.
+                let bad = "SELECT * FROM nowhere_at_all";
+                let past = tx.connection().query_drop(bad).now_or_never();
+                assert!(past.is_none());
+                let outcome = tx.commit().await;
+                assert!(
+                    matches!(outcome, Err(FenceError::Unknown(_))),
+                    "{outcome:?}"
+                );
+                let count = format!("SELECT COUNT(*) FROM {}", base.table.name());
+                let mut conn = base.pool.get_conn().await.unwrap();
+                let marks: Option<u64> = conn.query_first(count).await.unwrap();
+                assert_eq!(marks, Some(1), "it was committed");
+                drop(conn);
+                base.close().await;
+            }
+
+            #[tokio::test]
+            async fn a_guard_that_is_dropped_with_an_error_unread_leaves_nothing_open() {
+                let base = Base::on($variable).await;
+                let (first, _) = base.session().await;
+                let mut tx = base.fence(7).begin(&base.pool).await.unwrap();
+                let two = "SELECT 1; SELECT * FROM nowhere_at_all";
+                let mut rows = tx.query_iter(two).await.unwrap();
+                let ones: Vec<u8> = rows.collect().await.unwrap();
+                assert_eq!(ones, [1]);
+                drop(rows);
+                drop(tx);
+                let (second, autocommit) = base.session().await;
+                assert_ne!(first, second, "a transaction is open there");
+                assert_eq!(autocommit, 1);
+                base.close().await;
+            }
+
+            #[tokio::test]
+            async fn a_guard_that_is_dropped_among_several_answers_leaves_nothing_open() {
+                let base = Base::on($variable).await;
+                let mut tx = base.fence(7).begin(&base.pool).await.unwrap();
+                // The second answer has begun when the first is read, and takes its time.
+                let two = "SELECT 1; SELECT REPEAT('x', 100000) UNION ALL SELECT SLEEP(0.5)";
+                drop(tx.query_iter(two).await.unwrap());
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                drop(tx);
+                let (_, autocommit) = base.session().await;
+                assert_eq!(autocommit, 1);
+                let count = format!("SELECT COUNT(*) FROM {}", base.table.name());
+                let mut conn = base.pool.get_conn().await.unwrap();
+                let marks: Option<u64> = conn.query_first(count).await.unwrap();
+                assert_eq!(marks, Some(0), "the transaction is still open");
+                drop(conn);
                 base.close().await;
             }
 

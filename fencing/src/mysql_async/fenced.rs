@@ -137,15 +137,22 @@ impl<'c> Fenced<'c> {
             self.end().await.ok();
             return Err(FenceError::Poisoned { first });
         }
-        let failure = match &self.link.0 {
-            Link::Owned(_) => self.commit_at_once().await,
-            _ => self.commit_in_turn().await,
+        // Whether one message both releases and commits.
+        let committing = matches!(self.link.0, Link::Owned(_));
+        let failure = if committing {
+            self.commit_at_once().await
+        } else {
+            self.commit_in_turn().await
         };
-        let Some((failed, error)) = failure else {
+        let Some((mut failed, error)) = failure else {
             return Ok(());
         };
         if failed != Failed::Unknown {
             self.end().await.ok();
+            // An error that belongs to an earlier statement says nothing about the commit behind it.
+            if committing && self.health.is_abandoned() {
+                failed = Failed::Unknown;
+            }
         }
         Err(match failed {
             Failed::RolledBack => FenceError::Database(error),
@@ -205,12 +212,12 @@ impl<'c> Fenced<'c> {
             _ => (format!("SELECT {number}"), 1),
         };
         let answers = Answers::of(&mut self.link, &message, statements, 1, self.marker).await;
-        if let Some(error) = answers.error {
-            return Err(error);
-        }
-        if !answers.tied {
+        if answers.acknowledged > 0 && !answers.tied {
             self.health.note_abandoned();
             return Err(out_of_step());
+        }
+        if let Some(error) = answers.error {
+            return Err(error);
         }
         self.done = true;
         match self.link.take_joined() {
@@ -243,23 +250,39 @@ impl Drop for Fenced<'_> {
         if self.done {
             return;
         }
-        match &self.link.0 {
-            Link::Owned(_) => strand(&mut self.link),
+        match std::mem::replace(&mut self.link.0, Link::Gone) {
+            Link::Owned(conn) => close(conn),
             // The driver rolls back by itself, unless it has lost count of the answers.
-            Link::Joined(_) if self.health.is_abandoned() => strand(&mut self.link),
+            Link::Joined(tx) if self.health.is_abandoned() => {
+                strand(&mut Unwatched(Link::Joined(tx)));
+            }
             _ => {}
         }
     }
 }
 
+/// Closes a connection, whatever it is in the middle of.
+///
+/// Only the first poll runs: it marks the connection as closed, and no pool of the driver takes that
+/// back. If there are more answers on the way, it may read one and lose that mark again; then the
+/// pool reads the rest, and has to reset the session, also if it was told not to.
+fn close(mut conn: Conn) {
+    conn.reset_connection(true);
+    let _ = tokio::task::unconstrained(conn.disconnect()).now_or_never();
+}
+
 /// Leaves a statement without its answer: such a connection is not taken back by a pool of the
 /// driver, but closed.
 ///
-/// Only the first poll runs, which sends the statement.
+/// Only the first poll runs, which sends the statement; unless it gives the answer, or the unread
+/// error, of an earlier one.
 fn strand(conn: &mut Unwatched<'_>) {
     loop {
         let rollback = tokio::task::unconstrained(conn.query_drop("ROLLBACK"));
-        if !matches!(rollback.now_or_never(), Some(Ok(()))) {
+        if !matches!(
+            rollback.now_or_never(),
+            Some(Ok(()) | Err(Error::Server(_)))
+        ) {
             return;
         }
     }
