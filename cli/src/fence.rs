@@ -271,7 +271,11 @@ async fn execute(command: Command, common: &Common, url: &str) -> Result<Done, F
             }
             let by_name = !named.is_empty() || keys_from.is_some();
             if let Some(path) = keys_from {
-                keys.extend(read_keys(&path, hex)?);
+                let read = read_keys(&path, hex)?;
+                if read.is_empty() {
+                    return Err(FenceError::NoKeys { path });
+                }
+                keys.extend(read);
             }
             let selection = narrow(Selection::all(), prefix)?;
             let marks = how.apply(marks(common, url).await?);
@@ -501,6 +505,8 @@ pub(crate) enum FenceError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error("{} has no keys, so nothing was raised", path.display())]
+    NoKeys { path: PathBuf },
     #[error("key {key} has no mark: whoever comes first will be admitted, under any token")]
     NoMark { key: FenceKey },
     #[error("which marks? Give --from, --key or --prefix, or --all for every mark of the table")]

@@ -67,7 +67,11 @@ fn complain(error: Box<dyn Error>) {
     let mut line = format!("error: {error}");
     let mut cause = error.source();
     while let Some(error) = cause {
-        line.push_str(&format!(": {error}"));
+        // Some say their cause themselves.
+        let text = error.to_string();
+        if !line.ends_with(&text) {
+            line.push_str(&format!(": {text}"));
+        }
         cause = error.source();
     }
     // Where nobody listens there is nobody to tell; the exit code says it.

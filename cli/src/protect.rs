@@ -68,7 +68,26 @@ pub(crate) fn run(options: Options) -> Result<(), ProtectError> {
     let protection = Protection::new(target.table.clone(), key).marks(marks.clone());
     let sql = migrate::print_protect(dialect.of_fencing(), &marks)
         + &protection.install(dialect.of_fencing());
-    target.apply(dialect, sql, "protected")
+    let done = target.apply(dialect, sql, "protected");
+    done.map_err(|error| match error {
+        ProtectError::Database(error) if is_missing(&error, &marks) => {
+            ProtectError::NotMigrated { table: marks }
+        }
+        error => error,
+    })
+}
+
+/// Whether the database says that there is no such table. Most say it with codes, but SQLite does not.
+fn is_missing(error: &sqlx::Error, table: &TableName) -> bool {
+    error.as_database_error().is_some_and(|error| {
+        let message = error.message();
+        let says = |text| message.contains(text);
+        // Each names the table in its own way.
+        let named = message
+            .split(|byte: char| !byte.is_ascii_alphanumeric() && byte != '_')
+            .any(|word| word == table.name());
+        named && (says("does not exist") || says("doesn't exist") || says("no such table"))
+    })
 }
 
 /// Takes the protection off, or prints how.
@@ -136,6 +155,8 @@ pub(crate) enum ProtectError {
     NoDialect,
     #[error(transparent)]
     Url(#[from] UrlError),
+    #[error("table {table} does not exist: run `highwater migrate --database-url …`")]
+    NotMigrated { table: TableName },
     #[error("the database refuses")]
     Database(#[from] sqlx::Error),
     #[error("the system refuses what the command needs")]

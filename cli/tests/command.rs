@@ -393,7 +393,7 @@ fn a_table_is_protected_and_the_protection_taken_off() {
     let early = say(&protect);
     assert!(!early.status.success() && early.stdout.is_empty());
     assert!(
-        stderr(&early).contains("highwater_fence"),
+        stderr(&early).contains("highwater_fence does not exist: run `highwater migrate"),
         "{}",
         stderr(&early)
     );
@@ -407,6 +407,9 @@ fn a_table_is_protected_and_the_protection_taken_off() {
             stderr(&done)
         );
     }
+    let wrong = say(&["protect", "--table", "stock", "--key", "{nope}"]);
+    assert!(!wrong.status.success());
+    assert_eq!(stderr(&wrong).matches("no such column").count(), 1);
     let refused = write("INSERT INTO stock VALUES ('a')").expect_err("refused");
     assert!(
         refused.to_string().contains("highwater_protected"),

@@ -126,7 +126,9 @@ impl Protection {
             ("update", format!("{} OR {}", of_one("OLD"), of_one("NEW"))),
             ("delete", of_one("OLD")),
         ];
-        let mut sql = String::new();
+        // A trigger is created whatever columns it names, so they are looked for first.
+        let key = self.key.of(|column| format!("{on}.\"{column}\""));
+        let mut sql = format!("SELECT {key} FROM {table} LIMIT 0;\n");
         for (event, unfenced) in events {
             let trigger = in_schema(&self.table, &trigger(event, &self.table), '"');
             sql.push_str(&format!(

@@ -49,6 +49,15 @@ impl Base {
         Protection::new(TableName::new("stock").unwrap(), key).marks(self.marks.clone())
     }
 
+    /// What a key is refused with when it is installed.
+    async fn refused(&self, key: &str) -> Option<String> {
+        let stock = TableName::new("main.stock").unwrap();
+        let protection = Protection::new(stock, RowKey::sql(key).unwrap());
+        let sql = AssertSqlSafe(protection.install(Dialect::Sqlite));
+        let done = sqlx::raw_sql(sql).execute(&self.pool).await;
+        done.err().map(|error| error.to_string())
+    }
+
     fn fence(&self, sku: &str, token: u64) -> Configured {
         let key = FenceKey::new(format!("stock/{sku}")).unwrap();
         let domain = Domain::named("test").unwrap();
@@ -354,4 +363,12 @@ async fn a_refused_write_poisons_the_transaction() {
         .await;
     assert!(matches!(done, Err(FenceError::Poisoned { .. })), "{done:?}");
     assert_eq!(base.rows().await, []);
+}
+
+#[tokio::test]
+async fn a_key_of_a_column_that_is_not_there_is_refused() {
+    let base = Base::new().await;
+    assert_eq!(base.refused("{sku} || {place}").await, None);
+    let refused = base.refused("{sku} || {nope}").await.unwrap();
+    assert!(refused.contains("no such column"), "{refused}");
 }

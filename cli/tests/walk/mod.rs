@@ -105,6 +105,10 @@ pub(crate) fn every_command(operator: &Operator) {
     assert_eq!(operator.json(&["fence", "floor"])["highest"], Value::Null);
     operator.refuses(&["fence", "show", "stock/apple"], "has no mark");
 
+    // What should have listed the keys may have failed.
+    let nothing = ["fence", "raise", "--domain", OLD, "--floor", "7"];
+    let nothing = [&nothing[..], &["--keys-from", "/dev/null"]].concat();
+    operator.refuses(&nothing, "has no keys");
     operator.makes(OLD, "7", "stock/apple\nstock/cherry\nwarehouse\n");
     operator.makes("name:third", "9007199254740993", "lane\n");
     let text = operator.says(&["fence", "list", "--prefix", "stock/"]);
