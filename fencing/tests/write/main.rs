@@ -37,9 +37,17 @@ async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl Fn
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while !condition().await {
         assert!(tokio::time::Instant::now() < deadline, "never: {what}");
-        // MariaDB answers the question from a cache unless nobody asked for a tenth of a second.
-        tokio::time::sleep(Duration::from_millis(120)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// MariaDB answers the question who waits from a cache, which it renews only if nobody asked for a
+/// tenth of a second: so the tests of this process ask in turn, and each waits that long before.
+async fn ask_in_turn() -> tokio::sync::MutexGuard<'static, ()> {
+    static ASKED: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    let turn = ASKED.lock().await;
+    tokio::time::sleep(Duration::from_millis(120)).await;
+    turn
 }
 
 macro_rules! server {
@@ -130,6 +138,7 @@ macro_rules! server {
                 /// Waits until a statement on this table waits for a lock.
                 async fn somebody_waits(&self) {
                     eventually("a wait for a lock", || async {
+                        let _turn = ask_in_turn().await;
                         let asked = AssertSqlSafe($waiting.replace("@marks", self.marks.name()));
                         let count: i64 = sqlx::query_scalar(asked)
                             .fetch_one(&self.pool)
