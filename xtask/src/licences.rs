@@ -16,6 +16,8 @@ const ALLOWED: &[&str] = &[
     "ISC",
     "MIT",
     "MIT-0",
+    // OSI-approved and permissive: the licence of libpq.
+    "PostgreSQL",
     "Unicode-3.0",
     "Unlicense",
     "Zlib",

@@ -1,6 +1,6 @@
 //! The fencing conformance suite: one table of cases, run over every adapter on every database.
 //!
-//! A case gets a [`World`] of its own. Everything under test goes through the adapter of that
+//! A case gets a `World` of its own. Everything under test goes through the adapter of that
 //! world, so the suite is written once and the number of cases is the same everywhere. The
 //! binaries in `tests/tests/` choose the databases; [`Suite`] runs the cases and counts.
 
