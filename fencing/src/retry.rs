@@ -63,6 +63,32 @@ impl Retry {
     }
 }
 
+/// Runs attempts until one succeeds or fails for good, or the budget is used up. With its error an
+/// attempt says whether another one makes sense.
+#[cfg(feature = "__async")]
+#[allow(
+    dead_code,
+    reason = "diesel-async lends its one connection to each attempt"
+)]
+pub(crate) async fn repeat<R, E, Attempt>(
+    budget: (NonZeroU32, Duration),
+    mut attempt: impl FnMut() -> Attempt,
+) -> Result<R, E>
+where
+    Attempt: Future<Output = Result<R, (E, bool)>>,
+{
+    let mut retry = Retry::new(budget);
+    loop {
+        let (error, transient) = match attempt().await {
+            Ok(value) => return Ok(value),
+            Err(failed) => failed,
+        };
+        if !transient || !retry.again().await {
+            return Err(error);
+        }
+    }
+}
+
 /// Looks for an error of the driver in the body's own error, where an adapter did not see it
 /// itself: as such, in a [`FenceError`], or among the causes of a boxed error. An enum of the
 /// user's cannot be looked into.

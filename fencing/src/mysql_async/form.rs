@@ -14,7 +14,7 @@ use crate::Resolution;
 use crate::body::Body;
 use crate::offer::Offer;
 use crate::options::FenceOptions;
-use crate::retry::{Retry, carries};
+use crate::retry::{Retry, carries, repeat};
 use crate::sql::{self, Class};
 
 /// Fenced transactions of mysql_async, as methods of a fence.
@@ -193,16 +193,11 @@ where
     E: From<FenceError> + Send + 'static,
 {
     sql::check_range(fence)?;
-    let mut retry = Retry::new(options.budget());
-    loop {
-        let (error, transient) = match attempt(pool, fence, options, body.clone()).await {
-            Ok(value) => return Ok(value),
-            Err(failed) => failed,
-        };
-        if !transient || !retry.again().await {
-            return Err(error);
-        }
-    }
+    // The body is moved in: it need not be shared between threads.
+    repeat(options.budget(), move || {
+        attempt(pool, fence, options, body.clone())
+    })
+    .await
 }
 
 /// One attempt; with an error it says whether another one makes sense.

@@ -14,7 +14,7 @@ use super::write::RowWrite;
 use crate::body::Body;
 use crate::offer::Offer;
 use crate::options::FenceOptions;
-use crate::retry::{Retry, carries};
+use crate::retry::{Retry, carries, repeat};
 use crate::sql::{self, Class};
 use crate::{Resolution, Written};
 
@@ -221,16 +221,11 @@ where
     E: From<FenceError> + Send + 'static,
 {
     sql::check_range(fence)?;
-    let mut retry = Retry::new(options.budget());
-    loop {
-        let (error, transient) = match attempt(pool, fence, options, body.clone()).await {
-            Ok(value) => return Ok(value),
-            Err(failed) => failed,
-        };
-        if !transient || !retry.again().await {
-            return Err(error);
-        }
-    }
+    // The body is moved in: it need not be shared between threads.
+    repeat(options.budget(), move || {
+        attempt(pool, fence, options, body.clone())
+    })
+    .await
 }
 
 /// One attempt; with an error it says whether another one makes sense.
