@@ -119,6 +119,7 @@ async fn ask_domain(
                 Reply::Domain {
                     id: answered,
                     domain: told,
+                    ..
                 } if answered == id && domain.is_none() => domain = Some(told),
                 Reply::Error { id: answered, code } if answered == id => {
                     return Err(SetupError::NotReady(code));

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::Zeroizing;
 
 /// A client token: the key of the challenge-response, 16 to 1024 bytes.
 ///
@@ -35,16 +35,20 @@ impl Secret {
         }
     }
 
-    /// Takes what a secret file or an environment variable holds: white space (ASCII) at both
-    /// ends, such as the last line feed, does not belong to the secret.
+    /// Takes what a secret file or an environment variable holds: a UTF-8 byte order mark at its
+    /// beginning and white space (ASCII) at both ends, such as the last line feed, do not belong
+    /// to the secret, so all ways to write one down give the same.
     ///
     /// # Errors
-    /// As [`Secret::new`], counted without that white space.
+    /// As [`Secret::new`], counted without these; and text in UTF-16, which some editors and
+    /// shells write: its bytes are not those that were meant.
     pub fn from_file_content(content: impl Into<Vec<u8>>) -> Result<Self, SecretError> {
-        let mut content: Vec<u8> = content.into();
-        let trimmed = Self::new(content.trim_ascii());
-        content.zeroize();
-        trimmed
+        let content = Zeroizing::new(content.into());
+        if UTF16_MARKS.iter().any(|mark| content.starts_with(mark)) {
+            return Err(SecretError::Utf16);
+        }
+        let text = content.strip_prefix(UTF8_MARK).unwrap_or(&content);
+        Self::new(text.trim_ascii())
     }
 
     /// The empty secret of a server that runs without authentication.
@@ -91,7 +95,15 @@ pub enum SecretError {
         /// Its length.
         bytes: usize,
     },
+    /// The file starts with a mark of UTF-16. Save it as UTF-8 or plain ASCII.
+    #[error("a secret file is UTF-8 or plain bytes, this one is UTF-16")]
+    Utf16,
 }
+
+/// What some editors put before UTF-8 text.
+const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
+/// What stands before UTF-16 text, in both byte orders.
+const UTF16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
 #[cfg(test)]
 mod tests {
@@ -136,5 +148,44 @@ mod tests {
     fn white_space_inside_a_secret_stays() {
         let secret = Secret::from_file_content(*b"0123 4567\n89abcdef\n").unwrap();
         assert_eq!(secret.expose(), b"0123 4567\n89abcdef");
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_not_part_of_a_secret() {
+        let plain = Secret::from_file_content(*b"0123456789abcdef").unwrap();
+        for content in [
+            &b"\xef\xbb\xbf0123456789abcdef\r\n"[..],
+            b"\xef\xbb\xbf 0123456789abcdef",
+        ] {
+            let marked = Secret::from_file_content(content).unwrap();
+            assert_eq!(marked.expose(), plain.expose());
+        }
+        assert_eq!(
+            Secret::from_file_content(*b"\xef\xbb\xbf0123456789abcde\n").err(),
+            Some(SecretError::TooShort { bytes: 15 })
+        );
+        // In other places it is a part like every other.
+        let inside = Secret::from_file_content(*b"0123456789abc\xef\xbb\xbf").unwrap();
+        assert_eq!(inside.expose(), b"0123456789abc\xef\xbb\xbf");
+        // Bytes that were given as such are not looked into.
+        let bytes = Secret::new(*b"\xef\xbb\xbf0123456789abc").unwrap();
+        assert_eq!(bytes.expose().len(), 16);
+    }
+
+    #[test]
+    fn utf16_is_refused_in_both_byte_orders() {
+        let text = "0123456789abcdef".encode_utf16();
+        let little = text.clone().flat_map(u16::to_le_bytes);
+        let big = text.flat_map(u16::to_be_bytes);
+        let marked = [
+            [0xff, 0xfe].into_iter().chain(little).collect::<Vec<u8>>(),
+            [0xfe, 0xff].into_iter().chain(big).collect(),
+        ];
+        for content in marked {
+            assert_eq!(
+                Secret::from_file_content(content).err(),
+                Some(SecretError::Utf16)
+            );
+        }
     }
 }

@@ -1,10 +1,13 @@
 //! Every frame and the handshake against bytes written by hand from the protocol's tables.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+use core::num::NonZeroU32;
 use highwater_protocol::handshake::{Challenge, HelloError, Node, Nonce, Slot};
+
 use highwater_protocol::{
-    Domain, ErrorCode, FencingToken, Incoming, Key, KeySet, LeaseMillis, LeaseSeconds, Reply,
-    ReplyDecoder, Request, RequestDecoder, RequestNumber, Secret, Shape,
+    Domain, ErrorCode, Extensions, FencingToken, Incoming, Key, KeySet, KeyState, KeyStatus,
+    LeaseMillis, LeaseSeconds, Reply, ReplyDecoder, Request, RequestDecoder, RequestNumber, Secret,
+    Shape, SpanMillis,
 };
 
 fn id(number: u64) -> RequestNumber {
@@ -116,6 +119,144 @@ fn extension_requests() {
 }
 
 #[test]
+fn acquires_in_milliseconds() {
+    let lease = LeaseMillis::new(30_000).unwrap();
+    check_request(
+        b"a\x00\x13\x00\x00\x00\x00\x00\x00\x00\x06\x00\x00\x01\xf4\x00\x00\x75\x30\x01\x01a",
+        Request::AcquireTimed {
+            id: id(6),
+            keys: keys(&["a"]),
+            wait: SpanMillis::new(500).unwrap(),
+            lease,
+        },
+    );
+    check_request(
+        b"a\x00\x16\x00\x00\x00\x00\x00\x00\x00\x06\x00\x00\x00\x00\x00\x36\xee\x80\x02\x01a\x02bc",
+        Request::AcquireTimed {
+            id: id(6),
+            keys: keys(&["a", "bc"]),
+            wait: SpanMillis::ZERO,
+            lease: LeaseMillis::new(3_600_000).unwrap(),
+        },
+    );
+    check_request(
+        b"n\x00\x17\x00\x00\x00\x00\x00\x00\x00\x07\x00\x36\xee\x80\x00\x00\x75\x30\x00\x00\x01\x02sku",
+        Request::AcquireSlot {
+            id: id(7),
+            name: Key::new("sku").unwrap(),
+            slots: NonZeroU32::new(258).unwrap(),
+            wait: SpanMillis::new(3_600_000).unwrap(),
+            lease,
+        },
+    );
+}
+
+#[test]
+fn release_with_a_minimum_hold() {
+    check_request(
+        b"h\x00\x17\x00\x00\x00\x00\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x09\x00\x00\x07\xd0\x01\x01a",
+        Request::Retain {
+            id: id(8),
+            keys: keys(&["a"]),
+            token: token(9),
+            minimum: SpanMillis::new(2_000).unwrap(),
+        },
+    );
+    check_reply(
+        b"h\x00\x08\x00\x00\x00\x00\x00\x00\x00\x08",
+        Reply::Retained { id: id(8) },
+    );
+}
+
+#[test]
+fn query() {
+    check_request(
+        b"q\x00\x0f\x00\x00\x00\x00\x00\x00\x00\x09\x00\x00\x00\x03sku",
+        Request::Query {
+            id: id(9),
+            key: Key::new("sku").unwrap(),
+            from_slot: 3,
+        },
+    );
+    let status = |state, waiters, slots, taken| Reply::Status {
+        id: id(9),
+        status: KeyStatus {
+            state,
+            waiters,
+            slots: NonZeroU32::new(slots),
+            taken,
+        },
+    };
+    let head = b"q\x00\x25\x00\x00\x00\x00\x00\x00\x00\x09";
+    check_reply(
+        &[
+            &head[..],
+            &[0; 17],
+            b"\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00",
+        ]
+        .concat(),
+        status(KeyState::Free, 2, 0, 0),
+    );
+    check_reply(
+        &[
+            &head[..],
+            b"\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x2a\x00\x00\x75\x30",
+            b"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01",
+        ]
+        .concat(),
+        status(
+            KeyState::Held {
+                token: token(42),
+                slot: 0,
+                remaining_ms: 30_000,
+            },
+            0,
+            0,
+            1,
+        ),
+    );
+    check_reply(
+        &[
+            &head[..],
+            b"\x02\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00\x2a\x00\x00\x00\x00",
+            b"\x00\x00\x00\x07\x00\x00\x00\x04\x00\x00\x00\x02",
+        ]
+        .concat(),
+        status(
+            KeyState::Retained {
+                token: token(42),
+                slot: 3,
+                remaining_ms: 0,
+            },
+            7,
+            4,
+            2,
+        ),
+    );
+}
+
+#[test]
+fn replies_to_acquires_in_milliseconds() {
+    check_reply(
+        b"a\x00\x14\x00\x00\x00\x00\x00\x00\x00\x06\x00\x00\x00\x00\x00\x00\x00\x2a\x00\x00\x01\xf4",
+        Reply::GrantedTimed {
+            id: id(6),
+            token: token(42),
+            waited_ms: 500,
+        },
+    );
+    check_reply(
+        b"n\x00\x18\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00\x00\x00\x00\x00\x00\x2a\x00\x00\x01\xf4\x00\x00\x01\x01",
+        Reply::GrantedSlot {
+            id: id(7),
+            token: token(42),
+            waited_ms: 500,
+            slot: 257,
+        },
+    );
+}
+
+#[test]
 fn replies_to_acquires() {
     check_reply(
         b"A\x00\x10\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x2a",
@@ -193,6 +334,9 @@ fn replies_to_anything() {
         (5, ErrorCode::BadKeySet),
         (6, ErrorCode::GroupMismatch),
         (7, ErrorCode::BadToken),
+        (8, ErrorCode::BadTime),
+        (9, ErrorCode::BadSlots),
+        (10, ErrorCode::OtherUse),
     ] {
         let mut bytes = *b"E\x00\x09\x00\x00\x00\x00\x00\x00\x00\x01\x00";
         bytes[11] = byte;
@@ -209,15 +353,29 @@ fn replies_to_anything() {
 
 #[test]
 fn extension_replies() {
-    let mut bytes = b"d\x00\x28\x00\x00\x00\x00\x00\x00\x00\x01".to_vec();
+    let mut bytes = b"d\x00\x2c\x00\x00\x00\x00\x00\x00\x00\x01".to_vec();
     bytes.extend([0xd5; 32]);
-    check_reply(
-        &bytes,
-        Reply::Domain {
-            id: id(1),
-            domain: Domain::from_bytes([0xd5; 32]),
-        },
-    );
+    // What a later server may have is kept as it is.
+    for (told, extensions) in [
+        ([0, 0, 0, 0], Extensions::NONE),
+        ([0, 0, 0, 1], Extensions::EXTEND),
+        ([0, 0, 0, 2], Extensions::CANCEL),
+        ([0, 0, 0, 4], Extensions::ACQUIRE),
+        ([0, 0, 0, 8], Extensions::SLOTS),
+        ([0, 0, 0, 16], Extensions::MINIMUM_HOLD),
+        ([0, 0, 0, 32], Extensions::QUERY),
+        ([0, 0, 0, 63], Extensions::ALL),
+        ([0x80, 0, 0, 1], Extensions::from_bits(0x8000_0001)),
+    ] {
+        check_reply(
+            &[&bytes[..], &told[..]].concat(),
+            Reply::Domain {
+                id: id(1),
+                domain: Domain::from_bytes([0xd5; 32]),
+                extensions,
+            },
+        );
+    }
     check_reply(
         b"x\x00\x0c\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x75\x30",
         Reply::Extended {

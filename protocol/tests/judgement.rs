@@ -8,6 +8,8 @@ use highwater_protocol::{
 
 const ID: [u8; 8] = [0, 0, 0, 0, 0, 0, 0, 7];
 const TOKEN: [u8; 8] = [0, 0, 0, 0, 0, 0, 0, 9];
+/// A lease, a wait, a minimum hold or a number of slots: 1.
+const SPAN: [u8; 4] = [0, 0, 0, 1];
 
 fn frame(opcode: u8, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
@@ -73,7 +75,11 @@ fn a_bad_key_is_answered_by_1() {
         let set = list(&[key, b"zz"]);
         refused(b'S', &[&ID, &[5, 30], &set], ErrorCode::BadKey);
         refused(b'G', &[&ID, &TOKEN, &set], ErrorCode::BadKey);
-        refused(b'x', &[&ID, &TOKEN, &[0, 0, 0, 1], &set], ErrorCode::BadKey);
+        refused(b'x', &[&ID, &TOKEN, &SPAN, &set], ErrorCode::BadKey);
+        refused(b'a', &[&ID, &SPAN, &SPAN, &set], ErrorCode::BadKey);
+        refused(b'h', &[&ID, &TOKEN, &SPAN, &set], ErrorCode::BadKey);
+        refused(b'n', &[&ID, &SPAN, &SPAN, &SPAN, key], ErrorCode::BadKey);
+        refused(b'q', &[&ID, &SPAN, key], ErrorCode::BadKey);
     }
     let long = [b'k'; 129];
     refused(
@@ -100,9 +106,65 @@ fn a_lease_out_of_range_is_answered_by_2() {
             &[&ID, &TOKEN, &lease, &list(&[b"a"])],
             ErrorCode::BadLease,
         );
+        refused(
+            b'a',
+            &[&ID, &SPAN, &lease, &list(&[b"a"])],
+            ErrorCode::BadLease,
+        );
+        refused(
+            b'n',
+            &[&ID, &SPAN, &lease, &SPAN, b"k"],
+            ErrorCode::BadLease,
+        );
     }
     let hour = 3_600_000_u32.to_be_bytes();
     valid(&frame(b'x', &[&ID, &TOKEN, &hour, &list(&[b"a"])]));
+    valid(&frame(b'a', &[&ID, &SPAN, &hour, &list(&[b"a"])]));
+    valid(&frame(b'n', &[&ID, &SPAN, &hour, &SPAN, b"k"]));
+}
+
+#[test]
+fn a_wait_or_a_minimum_out_of_range_is_answered_by_8() {
+    let one = list(&[b"a"]);
+    for span in [3_600_001, u32::MAX].map(u32::to_be_bytes) {
+        refused(b'a', &[&ID, &span, &SPAN, &one], ErrorCode::BadTime);
+        refused(b'n', &[&ID, &span, &SPAN, &SPAN, b"k"], ErrorCode::BadTime);
+        refused(b'h', &[&ID, &TOKEN, &span, &one], ErrorCode::BadTime);
+    }
+    for span in [0, 3_600_000].map(u32::to_be_bytes) {
+        valid(&frame(b'a', &[&ID, &span, &SPAN, &one]));
+        valid(&frame(b'n', &[&ID, &span, &SPAN, &SPAN, b"k"]));
+        valid(&frame(b'h', &[&ID, &TOKEN, &span, &one]));
+    }
+}
+
+#[test]
+fn no_slots_are_answered_by_9() {
+    refused(
+        b'n',
+        &[&ID, &SPAN, &SPAN, &[0; 4], b"k"],
+        ErrorCode::BadSlots,
+    );
+    valid(&frame(b'n', &[&ID, &SPAN, &SPAN, &[0xff; 4], b"k"]));
+}
+
+#[test]
+fn of_several_mistakes_the_keys_are_told_first_and_then_the_first_field() {
+    let (zero, bad) = ([0; 4], [0xff; 4]);
+    let unsorted = list(&[b"b", b"a"]);
+    let one = list(&[b"a"]);
+    refused(b'a', &[&ID, &bad, &zero, &unsorted], ErrorCode::BadKeySet);
+    refused(
+        b'a',
+        &[&ID, &bad, &zero, &list(&[b" ", b"a"])],
+        ErrorCode::BadKey,
+    );
+    refused(b'a', &[&ID, &bad, &zero, &one], ErrorCode::BadTime);
+    refused(b'n', &[&ID, &bad, &zero, &zero, b""], ErrorCode::BadKey);
+    refused(b'n', &[&ID, &bad, &zero, &zero, b"k"], ErrorCode::BadTime);
+    refused(b'n', &[&ID, &SPAN, &zero, &zero, b"k"], ErrorCode::BadLease);
+    refused(b'h', &[&ID, &[0; 8], &bad, &one], ErrorCode::BadToken);
+    refused(b'x', &[&ID, &[0; 8], &zero, &one], ErrorCode::BadToken);
 }
 
 #[test]
@@ -134,6 +196,14 @@ fn a_set_that_is_not_canonical_is_answered_by_5() {
         ErrorCode::BadKeySet,
     );
     valid(&frame(b'x', &[&ID, &TOKEN, &lease, &list(&[b"a"])]));
+    for set in [list(&[]), list(&[b"b", b"a"]), list(&seventeen)] {
+        refused(b'a', &[&ID, &SPAN, &SPAN, &set], ErrorCode::BadKeySet);
+        refused(b'h', &[&ID, &TOKEN, &SPAN, &set], ErrorCode::BadKeySet);
+    }
+    for set in [list(&[b"a"]), list(&seventeen[..16])] {
+        valid(&frame(b'a', &[&ID, &SPAN, &SPAN, &set]));
+        valid(&frame(b'h', &[&ID, &TOKEN, &SPAN, &set]));
+    }
 }
 
 #[test]
@@ -146,6 +216,7 @@ fn a_zero_token_is_answered_by_7() {
         &[&ID, &[0; 8], &[0, 0, 0, 1], &set],
         ErrorCode::BadToken,
     );
+    refused(b'h', &[&ID, &[0; 8], &SPAN, &set], ErrorCode::BadToken);
 }
 
 #[test]
@@ -166,6 +237,10 @@ fn the_longest_bodies_are_accepted_and_one_byte_more_is_not() {
         (frame(b'S', &[&ID, &[5, 30], &set]), 2_075),
         (frame(b'G', &[&ID, &TOKEN, &set]), 2_081),
         (frame(b'x', &[&ID, &TOKEN, &[0, 0, 0, 1], &set]), 2_085),
+        (frame(b'h', &[&ID, &TOKEN, &SPAN, &set]), 2_085),
+        (frame(b'a', &[&ID, &SPAN, &SPAN, &set]), 2_081),
+        (frame(b'n', &[&ID, &SPAN, &SPAN, &SPAN, &key]), 148),
+        (frame(b'q', &[&ID, &SPAN, &key]), 140),
     ] {
         assert_eq!(bytes.len(), 3 + longest);
         assert!(bytes.len() <= MAX_REQUEST_BYTES);
@@ -188,6 +263,10 @@ fn a_body_too_short_for_its_fixed_fields_ends_the_connection() {
         (b'R', 16),
         (b'S', 11),
         (b'G', 17),
+        (b'a', 17),
+        (b'n', 20),
+        (b'h', 21),
+        (b'q', 12),
         (b'd', 8),
         (b'x', 21),
         (b'c', 16),
@@ -207,7 +286,7 @@ fn a_body_too_short_for_its_fixed_fields_ends_the_connection() {
 #[test]
 fn an_unknown_opcode_ends_the_connection_at_its_first_byte() {
     for opcode in 0..=u8::MAX {
-        if !b"ARSGdxc".contains(&opcode) {
+        if !b"ARSGdxcanhq".contains(&opcode) {
             ends(&[opcode], FrameError::Opcode { opcode });
         }
     }
@@ -224,6 +303,10 @@ fn id_zero_ends_the_connection() {
         frame(b'G', &[&zero, &TOKEN, &set]),
         frame(b'd', &[&zero]),
         frame(b'x', &[&zero, &TOKEN, &[0, 0, 0, 1], &set]),
+        frame(b'a', &[&zero, &SPAN, &SPAN, &set]),
+        frame(b'n', &[&zero, &SPAN, &SPAN, &SPAN, b"k"]),
+        frame(b'h', &[&zero, &TOKEN, &SPAN, &set]),
+        frame(b'q', &[&zero, &SPAN, b"k"]),
         frame(b'c', &[&zero, &ID]),
         frame(b'c', &[&ID, &zero]),
     ] {
@@ -242,6 +325,9 @@ fn a_list_that_does_not_end_with_its_body_ends_the_connection() {
     ] {
         ends(&frame(b'S', &[&ID, &[5, 30], set]), error);
         ends(&frame(b'G', &[&ID, &TOKEN, set]), error);
+        ends(&frame(b'x', &[&ID, &TOKEN, &SPAN, set]), error);
+        ends(&frame(b'h', &[&ID, &TOKEN, &SPAN, set]), error);
+        ends(&frame(b'a', &[&ID, &SPAN, &SPAN, set]), error);
     }
 }
 
@@ -250,6 +336,11 @@ fn a_key_that_is_not_utf8_ends_the_connection() {
     for key in [&b"\xff"[..], b"\xc3", b"ok\xed\xa0\x80"] {
         ends(&frame(b'A', &[&ID, &[5, 30], key]), FrameError::Utf8);
         ends(&frame(b'R', &[&ID, &TOKEN, key]), FrameError::Utf8);
+        ends(
+            &frame(b'n', &[&ID, &SPAN, &SPAN, &SPAN, key]),
+            FrameError::Utf8,
+        );
+        ends(&frame(b'q', &[&ID, &SPAN, key]), FrameError::Utf8);
         // Also behind a mistake that alone would have been answered.
         let set = list(&[b"b", b"a", key]);
         ends(&frame(b'S', &[&ID, &[5, 0], &set]), FrameError::Utf8);
@@ -294,7 +385,9 @@ fn a_reply_with_an_impossible_field_ends_the_connection() {
         frame(b'A', &[&ID, &[0; 8]]),
         frame(b'S', &[&ID, &[0; 8]]),
         frame(b'E', &[&ID, &[0]]),
-        frame(b'E', &[&ID, &[8]]),
+        frame(b'E', &[&ID, &[11]]),
+        frame(b'a', &[&ID, &[0; 8], &SPAN]),
+        frame(b'n', &[&ID, &[0; 8], &SPAN, &SPAN]),
         frame(b'M', &[&ID, &[5]]),
         frame(b'M', &[&ID, &[254]]),
         frame(b'L', &[&[5]]),
@@ -302,11 +395,65 @@ fn a_reply_with_an_impossible_field_ends_the_connection() {
     ] {
         assert_eq!(read_reply(&bytes), Err(FrameError::Value), "{bytes:?}");
     }
-    for opcode in *b"RGNTBI" {
+    for opcode in *b"RGNTBIh" {
         assert_eq!(
             read_reply(&frame(opcode, &[&[0; 8]])),
             Err(FrameError::ZeroId)
         );
+    }
+}
+
+#[test]
+fn a_status_that_contradicts_itself_ends_the_connection() {
+    let status = |state: u8, token: u8, [slot, remaining, waiters, slots, taken]: [u8; 5]| {
+        let number = |byte: u8| [0, 0, 0, byte];
+        let parts: [&[u8]; 8] = [
+            &ID,
+            &[state],
+            &number(slot),
+            &[0, 0, 0, 0, 0, 0, 0, token],
+            &number(remaining),
+            &number(waiters),
+            &number(slots),
+            &number(taken),
+        ];
+        read_reply(&frame(b'q', &parts))
+    };
+    for (state, token, numbers) in [
+        // Free, and yet something holds it.
+        (0, 9, [0, 0, 0, 0, 0]),
+        (0, 0, [1, 0, 0, 4, 2]),
+        (0, 0, [0, 1, 0, 0, 0]),
+        // Held or retained by nothing, in a slot that does not exist, or by none of the holders.
+        (1, 0, [0, 1, 0, 0, 1]),
+        (2, 0, [0, 1, 0, 0, 1]),
+        (1, 9, [1, 1, 0, 0, 1]),
+        (1, 9, [4, 1, 0, 4, 1]),
+        (2, 9, [4, 1, 0, 4, 1]),
+        (1, 9, [0, 1, 0, 0, 0]),
+        (2, 9, [0, 1, 0, 4, 0]),
+        // More holders than places.
+        (1, 9, [0, 1, 0, 0, 2]),
+        (1, 9, [0, 1, 0, 4, 5]),
+        (0, 0, [0, 0, 0, 4, 5]),
+        // A state that does not exist.
+        (3, 9, [0, 1, 0, 0, 1]),
+    ] {
+        let judged = status(state, token, numbers);
+        assert_eq!(
+            judged,
+            Err(FrameError::Value),
+            "{state} {token} {numbers:?}"
+        );
+    }
+    for (state, token, numbers) in [
+        (0, 0, [0, 0, 9, 0, 0]),
+        (0, 0, [0, 0, 0, 4, 4]),
+        (1, 9, [3, 0, 1, 4, 4]),
+        (2, 9, [0, 5, 1, 0, 1]),
+    ] {
+        let judged = status(state, token, numbers);
+        assert!(matches!(judged, Ok(Some(_))), "{state} {token} {numbers:?}");
     }
 }
 
@@ -324,9 +471,13 @@ fn a_reply_of_another_length_ends_the_connection() {
         (b'M', 9),
         (b'E', 9),
         (b'L', 1),
-        (b'd', 40),
+        (b'd', 44),
         (b'x', 12),
         (b'c', 9),
+        (b'a', 20),
+        (b'n', 24),
+        (b'h', 8),
+        (b'q', 37),
     ] {
         assert!(usize::from(exactly) + 3 <= MAX_REPLY_BYTES);
         for bytes in (0..=64).filter(|bytes| *bytes != exactly) {
@@ -343,7 +494,9 @@ fn a_reply_of_another_length_ends_the_connection() {
 
 #[test]
 fn replies_fit_only_their_kind_of_request() {
-    use RequestKind::{Acquire, Cancel, Domain, Extend, Release};
+    use RequestKind::{
+        Acquire, AcquireSlot, AcquireTimed, Cancel, Domain, Extend, Query, Release, Retain,
+    };
     let kinds = [
         Acquire(Shape::One),
         Acquire(Shape::Set),
@@ -352,29 +505,44 @@ fn replies_fit_only_their_kind_of_request() {
         Domain,
         Extend,
         Cancel,
+        AcquireTimed,
+        AcquireSlot,
+        Retain,
+        Query,
     ];
+    let mut status = [0; 29];
+    status[0] = 1;
+    status[12] = 9;
+    status[28] = 1;
     // One row per reply, one column per kind above.
     for (bytes, expected) in [
-        (frame(b'A', &[&ID, &TOKEN]), "y......"),
-        (frame(b'S', &[&ID, &TOKEN]), ".y....."),
-        (frame(b'R', &[&ID]), "..y...."),
-        (frame(b'G', &[&ID]), "...y..."),
-        (frame(b'N', &[&ID]), "..yy.y."),
-        (frame(b'T', &[&ID]), "yy....."),
-        (frame(b'B', &[&ID]), "yy....."),
-        (frame(b'M', &[&ID, &[255]]), "yyyyyyy"),
-        (frame(b'I', &[&ID]), "yyyyyyy"),
-        (frame(b'E', &[&ID, &[1]]), "yyyy.y."),
-        (frame(b'E', &[&ID, &[2]]), "yy...y."),
-        (frame(b'E', &[&ID, &[3]]), "yyyyyyy"),
-        (frame(b'E', &[&ID, &[4]]), "yyyyyyy"),
-        (frame(b'E', &[&ID, &[5]]), ".y.y.y."),
-        (frame(b'E', &[&ID, &[6]]), "..yy.y."),
-        (frame(b'E', &[&ID, &[7]]), "..yy.y."),
-        (frame(b'L', &[&[255]]), "......."),
-        (frame(b'd', &[&ID, &[1; 32]]), "....y.."),
-        (frame(b'x', &[&ID, &[0; 4]]), ".....y."),
-        (frame(b'c', &[&ID, &[1]]), "......y"),
+        (frame(b'A', &[&ID, &TOKEN]), "y.........."),
+        (frame(b'S', &[&ID, &TOKEN]), ".y........."),
+        (frame(b'R', &[&ID]), "..y........"),
+        (frame(b'G', &[&ID]), "...y......."),
+        (frame(b'N', &[&ID]), "..yy.y...y."),
+        (frame(b'T', &[&ID]), "yy.....yy.."),
+        (frame(b'B', &[&ID]), "yy.....yy.."),
+        (frame(b'M', &[&ID, &[255]]), "yyyyyyyyyyy"),
+        (frame(b'I', &[&ID]), "yyyyyyyyyyy"),
+        (frame(b'E', &[&ID, &[1]]), "yyyy.y.yyyy"),
+        (frame(b'E', &[&ID, &[2]]), "yy...y.yy.."),
+        (frame(b'E', &[&ID, &[3]]), "yyyyyyyyyyy"),
+        (frame(b'E', &[&ID, &[4]]), "yyyyyyyyyyy"),
+        (frame(b'E', &[&ID, &[5]]), ".y.y.y.y.y."),
+        (frame(b'E', &[&ID, &[6]]), "..yy.y...y."),
+        (frame(b'E', &[&ID, &[7]]), "..yy.y...y."),
+        (frame(b'E', &[&ID, &[8]]), ".......yyy."),
+        (frame(b'E', &[&ID, &[9]]), "........y.."),
+        (frame(b'E', &[&ID, &[10]]), ".......yy.."),
+        (frame(b'L', &[&[255]]), "..........."),
+        (frame(b'd', &[&ID, &[1; 36]]), "....y......"),
+        (frame(b'x', &[&ID, &[0; 4]]), ".....y....."),
+        (frame(b'c', &[&ID, &[1]]), "......y...."),
+        (frame(b'a', &[&ID, &TOKEN, &SPAN]), ".......y..."),
+        (frame(b'n', &[&ID, &TOKEN, &SPAN, &SPAN]), "........y.."),
+        (frame(b'h', &[&ID]), ".........y."),
+        (frame(b'q', &[&ID, &status]), "..........y"),
     ] {
         let reply = read_reply(&bytes).unwrap().unwrap();
         let fits: String = kinds
@@ -382,5 +550,8 @@ fn replies_fit_only_their_kind_of_request() {
             .map(|kind| if reply.fits(*kind) { 'y' } else { '.' })
             .collect();
         assert_eq!(fits, expected, "{reply:?}");
+    }
+    for (kind, expected) in kinds.iter().zip("yy.....yy..".chars()) {
+        assert_eq!(kind.is_acquire(), expected == 'y', "{kind:?}");
     }
 }

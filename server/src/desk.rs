@@ -4,25 +4,24 @@
 //! socket, so no request can stall another one. What a request means for the machine is decided
 //! in [`translate`](crate::translate); how replies leave is the connection's business.
 
+mod answer;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use highwater_lock::{
     Command, ConnectionId, Domain, Epoch, Event, FencingToken, Grant, Limits, Machine, Operation,
     RequestId, Timestamp, WaiterId,
 };
-use highwater_protocol::{ErrorCode, Incoming, Reply, Request, RequestNumber, Shape};
+use highwater_protocol::{ErrorCode, Extensions, Incoming, Reply, RequestNumber};
 use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
 use crate::outbox::{Outbox, UnsentGrant};
 use crate::system::Clock;
-use crate::translate;
+use crate::translate::{self, Asked, Task};
 
 /// See the module's description.
 #[derive(Debug)]
@@ -52,8 +51,8 @@ struct State {
 #[derive(Debug)]
 struct Link {
     outbox: Arc<Outbox>,
-    /// The queued acquires, with the shape that their replies must have.
-    queued: BTreeMap<RequestNumber, Shape>,
+    /// The queued acquires.
+    queued: BTreeMap<RequestNumber, Asked>,
 }
 
 /// How much there is now.
@@ -145,15 +144,7 @@ impl Desk {
         };
         let unsent = link.outbox.close();
         for UnsentGrant { keys, token } in undelivered.into_iter().chain(unsent) {
-            let minimum_hold = Duration::ZERO;
-            state.apply(
-                now,
-                Operation::Release {
-                    keys,
-                    token,
-                    minimum_hold,
-                },
-            );
+            state.apply(now, translate::give_back(keys, token));
         }
         self.after_change(state);
     }
@@ -258,48 +249,37 @@ impl State {
                 return Ok(());
             }
         };
-        match request {
-            Request::Domain { id } => link.outbox.push(&Reply::Domain { id, domain }, None),
-            Request::Acquire { id, .. } if self.draining => {
+        let asked = Asked {
+            id,
+            kind: request.kind(),
+            at: now,
+        };
+        match translate::task(connection, request) {
+            Task::Domain => {
+                let extensions = Extensions::ALL;
+                let reply = Reply::Domain {
+                    id,
+                    domain,
+                    extensions,
+                };
+                link.outbox.push(&reply, None);
+            }
+            Task::Acquire(_) if self.draining => {
                 let code = ErrorCode::NotActive;
                 link.outbox.push(&Reply::Error { id, code }, None);
             }
-            request => self.run(now, connection, request),
+            Task::Acquire(operation) | Task::Hold(operation) => {
+                self.run(now, connection, asked, operation);
+            }
+            Task::Cancel { acquire } => self.cancel(now, connection, asked, acquire),
+            Task::Status { key, from_slot } => self.tell(now, connection, id, &key, from_slot),
         }
         Ok(())
     }
 
-    fn run(&mut self, now: Timestamp, connection: ConnectionId, request: Request) {
-        let id = request.id();
-        let shape = translate::shape(&request);
-        let cancels = match request {
-            Request::Cancel { acquire, .. } => Some(acquire),
-            _ => None,
-        };
-        let Some(operation) = translate::operation(connection, request) else {
-            return;
-        };
-        let outcome = self.apply(now, operation);
-        let at = self.machine.now();
-        let Some(link) = self.connections.get_mut(&connection) else {
-            return;
-        };
-        match translate::reply(id, shape, &outcome, at) {
-            None => {
-                link.queued.insert(id, shape);
-            }
-            Some(reply) => {
-                if let (Some(acquire), highwater_lock::Reply::Cancelled) = (cancels, &outcome) {
-                    link.queued.remove(&acquire);
-                    link.outbox.push(&Reply::TimedOut { id: acquire }, None);
-                }
-                let grant = match outcome {
-                    highwater_lock::Reply::Granted(grant) => Some(unsent(grant)),
-                    _ => None,
-                };
-                link.outbox.push(&reply, grant);
-            }
-        }
+    fn run(&mut self, now: Timestamp, connection: ConnectionId, asked: Asked, what: Operation) {
+        let outcome = self.apply(now, what);
+        self.answer(connection, asked, outcome);
     }
 
     /// Runs one operation, tells everybody whom it concerns, and returns the sender's reply.
@@ -322,40 +302,17 @@ impl State {
         outcome.reply
     }
 
-    fn granted(&mut self, grant: Grant) {
-        let waiter = grant.waiter;
-        match self.dequeue(waiter) {
-            Some((id, shape, outbox)) => {
-                let token = grant.token;
-                outbox.push(&Reply::Granted { id, shape, token }, Some(unsent(grant)));
-            }
-            None => {
-                // It cannot be told to anybody, so nobody may hold it. Everybody else goes on.
-                tracing::error!(?grant, "a lock was granted to a request that is not queued");
-                let UnsentGrant { keys, token } = unsent(grant);
-                let release = Operation::Release {
-                    keys,
-                    token,
-                    minimum_hold: Duration::ZERO,
-                };
-                self.apply(self.machine.now(), release);
-            }
-        }
-    }
-
     fn ungranted(&mut self, waiter: WaiterId, reply: impl FnOnce(RequestNumber) -> Reply) {
-        if let Some((id, _, outbox)) = self.dequeue(waiter) {
-            outbox.push(&reply(id), None);
+        if let Some((asked, outbox)) = self.dequeue(waiter) {
+            outbox.push(&reply(asked.id), None);
         }
     }
 
-    fn dequeue(&mut self, waiter: WaiterId) -> Option<(RequestNumber, Shape, &Outbox)> {
+    fn dequeue(&mut self, waiter: WaiterId) -> Option<(Asked, &Outbox)> {
         let link = self.connections.get_mut(&waiter.connection)?;
         let id = RequestNumber::new(waiter.request.get())?;
-        match link.queued.entry(id) {
-            Entry::Occupied(entry) => Some((id, entry.remove(), &link.outbox)),
-            Entry::Vacant(_) => None,
-        }
+        let asked = link.queued.remove(&id)?;
+        Some((asked, &link.outbox))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use highwater_protocol::{
-    FencingToken, Incoming, Key, KeySet, LeaseSeconds, RequestDecoder, Secret, Shape,
+    Extensions, FencingToken, Incoming, Key, KeySet, LeaseSeconds, RequestDecoder, Secret, Shape,
 };
 use tokio::io::DuplexStream;
 use tokio::task::JoinHandle;
@@ -164,7 +164,12 @@ async fn a_silent_server_is_asked_and_must_answer() {
         };
         assert_eq!(started.elapsed(), SILENCE * round);
         let domain = Domain::from_bytes([1; 32]);
-        line.reply(Reply::Domain { id, domain }).await;
+        line.reply(Reply::Domain {
+            id,
+            domain,
+            extensions: Extensions::ALL,
+        })
+        .await;
     }
     line.request().await;
     assert!(matches!(line.session.await.unwrap(), End::NoAnswer));
@@ -176,7 +181,12 @@ async fn another_domain_on_an_open_connection_ends_it() {
     let mut line = line(4_096, true);
     let id = line.request().await.id();
     let domain = Domain::from_bytes([2; 32]);
-    line.reply(Reply::Domain { id, domain }).await;
+    line.reply(Reply::Domain {
+        id,
+        domain,
+        extensions: Extensions::ALL,
+    })
+    .await;
     assert!(matches!(line.session.await.unwrap(), End::Misfit));
 }
 

@@ -12,7 +12,7 @@ use highwater_client::{Client, Domain, Secret};
 use highwater_protocol::handshake::{
     ACCEPTED, ANSWER_BYTES, Challenge, Node, Nonce, REJECTED, Slot,
 };
-use highwater_protocol::{Incoming, Reply, Request, RequestDecoder};
+use highwater_protocol::{Extensions, Incoming, Reply, Request, RequestDecoder};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -251,7 +251,7 @@ async fn serve(
                     match (&manners, request) {
                         (Manners::Polite(domain), Request::Domain { id }) => {
                             let mut bytes = Vec::new();
-                            Reply::Domain { id, domain: *domain }.encode(&mut bytes);
+                            Reply::Domain { id, domain: *domain, extensions: Extensions::ALL }.encode(&mut bytes);
                             stream.write_all(&bytes).await.ok()?;
                             if !opened {
                                 opened = true;

@@ -2,7 +2,8 @@
 //!
 //! This file owns the order of things within one command, and the queries. How requests queue is
 //! in [`queues`], how an ownership begins and ends in [`ownership`], the tables behind them in
-//! [`names`], [`holds`] and [`waiters`], and the invariants in [`check`].
+//! [`names`], [`holds`] and [`waiters`], what a client may ask of a key in [`status`], and the
+//! invariants in [`check`].
 
 mod check;
 mod holds;
@@ -11,11 +12,13 @@ mod ownership;
 mod queues;
 mod slots;
 mod snapshot;
+mod status;
 mod waiters;
 
 use alloc::vec::Vec;
 
 pub use snapshot::RestoreError;
+pub use status::KeyStatus;
 
 use self::holds::{Hold, Holds};
 use self::names::{Kind, Names};

@@ -33,6 +33,12 @@ impl Slots {
         &self.taken
     }
 
+    /// The holder of the first taken slot from this one on.
+    pub(super) fn first_taken(&self, from: u32) -> Option<FencingToken> {
+        let mut taken = self.taken.range(from..);
+        taken.next().map(|(_, token)| *token)
+    }
+
     pub(super) fn lowest_free(&self) -> Option<u32> {
         self.free.first_key_value().map(|(start, _)| *start)
     }

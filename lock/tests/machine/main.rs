@@ -12,4 +12,5 @@ mod naive;
 mod random;
 mod scripts;
 mod snapshots;
+mod status;
 mod witness;

@@ -2,8 +2,13 @@
 //!
 //! No timekeeper runs here, so that moment lasts for as long as a test likes.
 
+use std::num::NonZeroU32;
+use std::time::Duration;
+
 use highwater_lock::{Key, KeySet};
-use highwater_protocol::{LeaseSeconds, ReplyDecoder};
+use highwater_protocol::{
+    KeyState, KeyStatus, LeaseMillis, LeaseSeconds, ReplyDecoder, Request, SpanMillis,
+};
 use tokio::time::advance;
 
 use super::*;
@@ -34,15 +39,27 @@ fn peer(desk: &Desk) -> Peer {
     }
 }
 
+fn number(id: u64) -> RequestNumber {
+    RequestNumber::new(id).unwrap()
+}
+
+fn micros(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
 impl Peer {
     fn acquires(&self, desk: &Desk, id: u64, keys: &[&str], wait_seconds: u8, lease: u8) {
         let keys = keys.iter().map(|key| Key::new(key).unwrap());
         let request = Request::Acquire {
-            id: RequestNumber::new(id).unwrap(),
+            id: number(id),
             keys: KeySet::new(keys).unwrap(),
             wait_seconds,
             lease: LeaseSeconds::new(lease).unwrap(),
         };
+        self.asks(desk, request);
+    }
+
+    fn asks(&self, desk: &Desk, request: Request) {
         desk.submit(self.connection, Incoming::Valid(request))
             .unwrap();
     }
@@ -109,4 +126,137 @@ async fn draining_grants_nothing_that_a_lease_leaves_just_then() {
     let told = waiter.replies();
     assert!(matches!(told[..], [Reply::Error { .. }]), "{told:?}");
     assert_eq!(desk.counts().held_keys, 0);
+}
+
+/// So that the moment of sending, what is told here, and the lease never add up to more than the
+/// lease of the server.
+#[tokio::test(start_paused = true)]
+async fn the_time_in_the_queue_is_told_in_whole_milliseconds_and_never_too_long() {
+    let desk = desk();
+    let (holder, waiter) = (peer(&desk), peer(&desk));
+    advance(micros(777)).await;
+    let lease = LeaseMillis::new(700).unwrap();
+    let wait = SpanMillis::new(1_000).unwrap();
+    holder.acquires(&desk, 1, &["apple"], 0, 60);
+    let keys: KeySet = Key::new("apple").unwrap().into();
+    waiter.asks(
+        &desk,
+        Request::AcquireTimed {
+            id: number(1),
+            keys,
+            wait,
+            lease,
+        },
+    );
+    let slots = NonZeroU32::new(1).unwrap();
+    for id in [2, 3] {
+        advance(micros(100)).await;
+        let name = Key::new("group").unwrap();
+        waiter.asks(
+            &desk,
+            Request::AcquireSlot {
+                id: number(id),
+                name,
+                slots,
+                wait,
+                lease,
+            },
+        );
+    }
+    let [
+        Reply::GrantedSlot {
+            waited_ms: 0,
+            token,
+            slot: 0,
+            ..
+        },
+    ] = waiter.replies()[..]
+    else {
+        panic!("the first slot is free");
+    };
+
+    // 500 ms and 999 microseconds after the acquire, 799 after the second slot.
+    advance(micros(500_799)).await;
+    let name: KeySet = Key::new("group").unwrap().into();
+    waiter.asks(
+        &desk,
+        Request::Release {
+            id: number(4),
+            keys: name,
+            token,
+        },
+    );
+    desk.disconnect(holder.connection, holder.outbox.close());
+
+    let mut waited: Vec<_> = waiter
+        .replies()
+        .into_iter()
+        .filter_map(|reply| match reply {
+            Reply::GrantedTimed { id, waited_ms, .. } => Some((id.get(), waited_ms)),
+            Reply::GrantedSlot { id, waited_ms, .. } => Some((id.get(), waited_ms)),
+            _ => None,
+        })
+        .collect();
+    waited.sort_unstable();
+    assert_eq!(waited, [(1, 500), (3, 500)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_in_milliseconds_ends_exactly_then() {
+    let desk = desk();
+    let (holder, waiter) = (peer(&desk), peer(&desk));
+    holder.acquires(&desk, 1, &["apple"], 0, 60);
+    let request = Request::AcquireTimed {
+        id: number(1),
+        keys: Key::new("apple").unwrap().into(),
+        wait: SpanMillis::new(20).unwrap(),
+        lease: LeaseMillis::new(1).unwrap(),
+    };
+    waiter.asks(&desk, request);
+    advance(micros(19_999)).await;
+    desk.tick();
+    assert_eq!(waiter.replies(), []);
+    advance(micros(1)).await;
+    desk.tick();
+    assert_eq!(waiter.replies(), [Reply::TimedOut { id: number(1) }]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_query_does_not_tell_of_a_lease_that_is_over() {
+    let desk = desk();
+    let (holder, other) = (peer(&desk), peer(&desk));
+    let query = || Request::Query {
+        id: number(9),
+        key: Key::new("apple").unwrap(),
+        from_slot: 0,
+    };
+    holder.acquires(&desk, 1, &["apple"], 0, 1);
+    advance(micros(999_999)).await;
+    other.asks(&desk, query());
+    let [Reply::Status { status, .. }] = other.replies()[..] else {
+        panic!("no status");
+    };
+    assert!(
+        matches!(
+            status.state,
+            KeyState::Held {
+                remaining_ms: 0,
+                ..
+            }
+        ),
+        "{status:?}"
+    );
+    advance(micros(1)).await;
+    other.asks(&desk, query());
+    let unused = KeyStatus {
+        state: KeyState::Free,
+        waiters: 0,
+        slots: None,
+        taken: 0,
+    };
+    let told = Reply::Status {
+        id: number(9),
+        status: unused,
+    };
+    assert_eq!(other.replies(), [told]);
 }
