@@ -24,7 +24,7 @@ pub use command::{Command, ConnectionId, Epoch, Operation, RequestId, WaiterId};
 pub use fence::{Domain, DomainError, Fence, FenceError, FenceKey, FenceKeyError, Mark, Step};
 pub use key::{Key, KeyError, KeySet, KeySetError};
 pub use limits::Limits;
-pub use machine::{HoldState, HolderView, KeyStatus, Machine, RestoreError};
+pub use machine::{HoldState, HolderView, KeyStatus, Machine, NameView, RestoreError};
 pub use outcome::{Busy, Ended, Event, Grant, Outcome, Rejection, Reply};
 pub use time::Timestamp;
 pub use token::{FencingToken, ZeroToken};

@@ -9,9 +9,11 @@ use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+use crate::admin::Admin;
 use crate::connection::Shared;
 use crate::desk::Desk;
 use crate::limits::Limits;
+use crate::metrics::Traffic;
 use crate::server::Server;
 use crate::system;
 use crate::throttle::Throttle;
@@ -31,6 +33,7 @@ pub struct Builder {
     tls: Option<Arc<ServerConfig>>,
     limits: Limits,
     first_token: Option<FencingToken>,
+    admin: Option<Admin>,
 }
 
 /// Where the server remembers what must survive it.
@@ -50,6 +53,7 @@ impl Builder {
             tls: None,
             limits: Limits::default(),
             first_token: None,
+            admin: None,
         }
     }
 
@@ -103,6 +107,12 @@ impl Builder {
         self
     }
 
+    /// Starts an admin listener too.
+    pub fn admin(mut self, admin: Admin) -> Self {
+        self.admin = Some(admin);
+        self
+    }
+
     /// Replaces the default limits.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -131,6 +141,10 @@ impl Builder {
         };
         let listener = TcpListener::bind(self.listen).await.map_err(listen_error)?;
         let local_addr = listener.local_addr().map_err(listen_error)?;
+        let admin = match self.admin {
+            Some(admin) => Some(admin.bind().await?),
+            None => None,
+        };
         let domain = system::new_domain().map_err(StartError::Random)?;
         // A client that takes all starts for one domain compares tokens across them: they must
         // go on upwards, and this clock is the only memory of earlier starts.
@@ -149,8 +163,9 @@ impl Builder {
             secrets,
             tls: self.tls.map(TlsAcceptor::from),
             complaints: Throttle::default(),
+            traffic: Traffic::new(),
         };
-        Ok(Server::run(listener, local_addr, shared))
+        Ok(Server::run(listener, local_addr, shared, admin))
     }
 
     fn secrets(&self) -> Result<Vec<Secret>, StartError> {
@@ -198,6 +213,23 @@ pub enum StartError {
     /// The address is in use or not one of this machine. Choose another one.
     #[error("cannot listen on {address}")]
     Listen {
+        /// The address that was asked for.
+        address: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// Whoever reaches the admin listener can end every hold. Let it listen on a loopback address,
+    /// or give it a token.
+    #[error(
+        "an admin listener without a token is refused on {address}: it is not a loopback address"
+    )]
+    AdminOffLoopback {
+        /// The address that was asked for.
+        address: SocketAddr,
+    },
+    /// The address of the admin listener is in use or not one of this machine. Choose another one.
+    #[error("the admin listener cannot listen on {address}")]
+    AdminListen {
         /// The address that was asked for.
         address: SocketAddr,
         /// What the system says.

@@ -5,11 +5,13 @@
 //! in [`translate`](crate::translate); how replies leave is the connection's business.
 
 mod answer;
+mod inspect;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use highwater_lock::{
     Command, ConnectionId, Domain, Epoch, Event, FencingToken, Grant, Limits, Machine, Operation,
@@ -19,6 +21,7 @@ use highwater_protocol::{ErrorCode, Extensions, Incoming, Reply, RequestNumber};
 use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
+use crate::metrics::Tally;
 use crate::outbox::{Outbox, UnsentGrant};
 use crate::system::Clock;
 use crate::translate::{self, Asked, Task};
@@ -45,6 +48,7 @@ struct State {
     /// What the timekeeper sleeps for.
     armed: Option<Timestamp>,
     draining: bool,
+    tally: Tally,
 }
 
 /// What the desk knows of one connection.
@@ -84,6 +88,7 @@ impl Desk {
                 epoch: SERVING,
                 armed: None,
                 draining: false,
+                tally: Tally::default(),
             }),
             earlier: Notify::new(),
             settled: Notify::new(),
@@ -95,12 +100,12 @@ impl Desk {
     }
 
     pub(crate) fn counts(&self) -> Counts {
-        let state = self.state();
-        Counts {
-            connections: state.connections.len(),
-            held_keys: state.machine.held_keys(),
-            waiters: state.machine.waiters(),
-        }
+        self.state().counts()
+    }
+
+    /// How long ago this moment of lease time was.
+    pub(crate) fn since(&self, moment: Timestamp) -> Duration {
+        self.clock.timestamp().saturating_since(moment)
     }
 
     /// Enters a connection; replies to it will come into the box.
@@ -143,8 +148,8 @@ impl Desk {
             return;
         };
         let unsent = link.outbox.close();
-        for UnsentGrant { keys, token } in undelivered.into_iter().chain(unsent) {
-            state.apply(now, translate::give_back(keys, token));
+        for grant in undelivered.into_iter().chain(unsent) {
+            state.give_back(now, grant);
         }
         self.after_change(state);
     }
@@ -229,6 +234,14 @@ impl Desk {
 }
 
 impl State {
+    fn counts(&self) -> Counts {
+        Counts {
+            connections: self.connections.len(),
+            held_keys: self.machine.held_keys(),
+            waiters: self.machine.waiters(),
+        }
+    }
+
     fn handle(
         &mut self,
         now: Timestamp,
@@ -245,6 +258,7 @@ impl State {
         let request = match incoming {
             Incoming::Valid(request) => request,
             Incoming::Refused { id, code } => {
+                self.tally.error(code);
                 link.outbox.push(&Reply::Error { id, code }, None);
                 return Ok(());
             }
@@ -254,6 +268,7 @@ impl State {
             kind: request.kind(),
             at: now,
         };
+        self.tally.asked(asked.kind);
         match translate::task(connection, request) {
             Task::Domain => {
                 let extensions = Extensions::ALL;
@@ -266,6 +281,7 @@ impl State {
             }
             Task::Acquire(_) if self.draining => {
                 let code = ErrorCode::NotActive;
+                self.tally.error(code);
                 link.outbox.push(&Reply::Error { id, code }, None);
             }
             Task::Acquire(operation) | Task::Hold(operation) => {
@@ -278,22 +294,40 @@ impl State {
     }
 
     fn run(&mut self, now: Timestamp, connection: ConnectionId, asked: Asked, what: Operation) {
+        let keys = match &what {
+            Operation::Acquire { keys, .. } => Some(keys.clone()),
+            Operation::AcquireSlot { name, .. } => Some(name.clone().into()),
+            _ => None,
+        };
         let outcome = self.apply(now, what);
+        if let (Some(keys), highwater_lock::Reply::Queued) = (keys, &outcome) {
+            let depths = keys.iter().map(|key| self.machine.queue_len(key));
+            self.tally.joined(depths.max().unwrap_or_default());
+        }
         self.answer(connection, asked, outcome);
     }
 
     /// Runs one operation, tells everybody whom it concerns, and returns the sender's reply.
     fn apply(&mut self, now: Timestamp, operation: Operation) -> highwater_lock::Reply {
+        // What ends by itself has ended then, however late it is noticed.
+        let due = self.machine.next_deadline().filter(|due| *due < now);
+        let free_since = due.unwrap_or(now);
         let outcome = self.machine.apply(now, Command::new(self.epoch, operation));
         for event in outcome.events {
             match event {
-                Event::Granted(grant) => self.granted(grant),
-                Event::TimedOut(waiter) => self.ungranted(waiter, |id| Reply::TimedOut { id }),
-                Event::Dropped(waiter) => self.ungranted(waiter, |id| Reply::Error {
-                    id,
-                    code: ErrorCode::NotActive,
-                }),
+                Event::Granted(grant) => self.granted(grant, free_since),
+                Event::TimedOut(waiter) => {
+                    self.tally.timed_out += 1;
+                    self.ungranted(waiter, |id| Reply::TimedOut { id });
+                }
+                Event::Dropped(waiter) => {
+                    let code = ErrorCode::NotActive;
+                    self.tally.dropped += 1;
+                    self.tally.error(code);
+                    self.ungranted(waiter, |id| Reply::Error { id, code });
+                }
                 Event::Expired { keys, token, .. } => {
+                    self.tally.expired += 1;
                     tracing::debug!(%keys, %token, "a lease ended without a release");
                 }
                 _ => {}
@@ -321,10 +355,11 @@ pub(crate) fn waiter(connection: ConnectionId, id: RequestNumber) -> WaiterId {
     WaiterId::new(connection, RequestId::new(id.get()))
 }
 
-fn unsent(grant: Grant) -> UnsentGrant {
+fn unsent(grant: Grant, handed_over: Option<Timestamp>) -> UnsentGrant {
     UnsentGrant {
         keys: grant.keys,
         token: grant.token,
+        handed_over,
     }
 }
 

@@ -29,12 +29,15 @@
 //! Tokens are sequential and a release needs only key and token, so every client that is let in
 //! can release every lock.
 
+mod admin;
 mod builder;
 mod connection;
 mod desk;
 mod limits;
 mod listener;
+mod metrics;
 mod outbox;
+mod readiness;
 mod server;
 mod socket;
 mod system;
@@ -42,10 +45,12 @@ mod throttle;
 mod tls;
 mod translate;
 
+pub use admin::{Admin, AdminLimits, AdminToken, AdminTokenError};
 pub use builder::{Builder, StartError};
 pub use desk::Counts;
 pub use highwater_lock::{Domain, FencingToken};
 pub use highwater_protocol::{Secret, SecretError};
 pub use limits::Limits;
+pub use readiness::Readiness;
 pub use server::Server;
 pub use tls::{TlsError, tls_from_pem_files};

@@ -39,11 +39,16 @@ pub(crate) async fn accept(
             }
             accepted = listener.accept() => match accepted {
                 Ok((tcp, peer)) if connections.len() < shared.limits.connections => {
+                    shared.traffic.accepted.add();
                     let served = connection::serve(Arc::clone(&shared), tcp, peer, phase.clone());
                     connections.spawn(served);
                 }
-                Ok((_, peer)) => complain(&shared, &format!("no room for {peer}: too many connections")),
+                Ok((_, peer)) => {
+                    shared.traffic.refused.add();
+                    complain(&shared, &format!("no room for {peer}: too many connections"));
+                }
                 Err(error) => {
+                    shared.traffic.accept_errors.add();
                     complain(&shared, &format!("a connection was not accepted: {error}"));
                     tokio::time::sleep(AFTER_ACCEPT_ERROR).await;
                 }

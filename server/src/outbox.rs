@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use highwater_lock::{FencingToken, KeySet};
+use highwater_lock::{FencingToken, KeySet, Timestamp};
 use highwater_protocol::Reply;
 use tokio::sync::Notify;
 
@@ -15,6 +15,8 @@ use tokio::sync::Notify;
 pub(crate) struct UnsentGrant {
     pub(crate) keys: KeySet,
     pub(crate) token: FencingToken,
+    /// When the lock became free for it, if somebody else had it before.
+    pub(crate) handed_over: Option<Timestamp>,
 }
 
 /// Encoded replies in order, and the grants among them.

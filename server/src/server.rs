@@ -11,10 +11,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::admin::Bound;
 use crate::builder::Builder;
 use crate::connection::{Phase, Shared};
 use crate::desk::Counts;
 use crate::listener;
+use crate::readiness::Readiness;
 
 /// A running lock server. Dropping it stops it at once, without telling anybody.
 ///
@@ -29,6 +31,7 @@ pub struct Server {
     ended: watch::Receiver<()>,
     listener: JoinHandle<()>,
     timekeeper: JoinHandle<()>,
+    admin: Option<(SocketAddr, JoinHandle<()>)>,
 }
 
 impl Server {
@@ -37,11 +40,21 @@ impl Server {
         Builder::new()
     }
 
-    pub(crate) fn run(listener: TcpListener, local_addr: SocketAddr, shared: Shared) -> Self {
+    pub(crate) fn run(
+        listener: TcpListener,
+        local_addr: SocketAddr,
+        shared: Shared,
+        admin: Option<Bound>,
+    ) -> Self {
         let shared = Arc::new(shared);
         let (phase, phases) = watch::channel(Phase::Running);
         let (ending, ended) = watch::channel(());
         let timekeeper = Arc::clone(&shared);
+        let admin = admin.map(|admin| {
+            let address = admin.local_addr;
+            let serve = admin.serve(Arc::clone(&shared));
+            (address, tokio::spawn(serve))
+        });
         let accept = listener::accept(listener, Arc::clone(&shared), phases, ending);
         Self {
             local_addr,
@@ -50,12 +63,18 @@ impl Server {
             timekeeper: tokio::spawn(async move { timekeeper.desk.keep_time().await }),
             shared,
             phase,
+            admin,
         }
     }
 
     /// The address it listens on, with the real port if it was started on port 0.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// The address of its admin listener, with the real port, if it has one.
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|(address, _)| *address)
     }
 
     /// The domain of all tokens it gives out. An in-memory server has a new one at every start.
@@ -66,6 +85,11 @@ impl Server {
     /// How much there is at this moment, for logs and metrics.
     pub fn counts(&self) -> Counts {
         self.shared.desk.counts()
+    }
+
+    /// Whether it grants locks now, and why not.
+    pub fn readiness(&self) -> Readiness {
+        self.shared.readiness()
     }
 
     /// Completes when the server has ended by itself, which only a broken invariant of its own
@@ -105,6 +129,9 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.listener.abort();
         self.timekeeper.abort();
+        if let Some((_, admin)) = &self.admin {
+            admin.abort();
+        }
     }
 }
 

@@ -2,11 +2,12 @@
 //!
 //! This file owns the order of things within one command, and the queries. How requests queue is
 //! in [`queues`], how an ownership begins and ends in [`ownership`], the tables behind them in
-//! [`names`], [`holds`] and [`waiters`], what a client may ask of a key in [`status`], and the
-//! invariants in [`check`].
+//! [`names`], [`holds`] and [`waiters`], what a client may ask of a key in [`status`], the
+//! walk over all names in [`listing`], and the invariants in [`check`].
 
 mod check;
 mod holds;
+mod listing;
 mod names;
 mod ownership;
 mod queues;
@@ -17,6 +18,7 @@ mod waiters;
 
 use alloc::vec::Vec;
 
+pub use listing::NameView;
 pub use snapshot::RestoreError;
 pub use status::KeyStatus;
 

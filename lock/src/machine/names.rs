@@ -9,6 +9,7 @@ use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
+use core::ops::Bound;
 
 use super::slots::Slots;
 use super::waiters::Ticket;
@@ -113,6 +114,10 @@ impl Names {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &Name)> {
         self.names.iter()
+    }
+
+    pub(super) fn range(&self, start: Bound<&Key>) -> impl Iterator<Item = (&Key, &Name)> {
+        self.names.range::<Key, _>((start, Bound::Unbounded))
     }
 
     pub(super) fn in_use(&self) -> u64 {

@@ -413,6 +413,15 @@ impl Naive {
         waiters.filter(|waiter| waiter.keys.contains(key)).count()
     }
 
+    /// How many slots this name has, if it is in use with slots.
+    pub(crate) fn slots(&self, key: &Key) -> Option<u32> {
+        let held = self.holds.iter().filter(|hold| hold.keys.contains(key));
+        let held = held.filter_map(|hold| hold.slot.map(|(count, _)| count));
+        let queued = self.waiters.iter();
+        let queued = queued.filter(|waiter| waiter.keys.contains(key));
+        held.chain(queued.filter_map(|waiter| waiter.slots)).next()
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
         let ends = self.holds.iter().map(|hold| hold.end);
         let deadlines = self.waiters.iter().map(|waiter| waiter.deadline);

@@ -5,12 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
+use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use highwater_lock::{
-    Command, ConnectionId, Epoch, Event, FencingToken, Key, KeySet, Limits, Machine, Operation,
-    Outcome, Reply, RequestId, Timestamp, WaiterId,
+    Command, ConnectionId, Epoch, Event, FencingToken, Key, KeySet, Limits, Machine, NameView,
+    Operation, Outcome, Reply, RequestId, Timestamp, WaiterId,
 };
 
 use crate::build::key;
@@ -139,6 +140,44 @@ impl History {
         assert_eq!(machine.holds(), naive.held().len(), "step {step}");
         assert_eq!(machine.held_keys(), naive.held_keys(), "step {step}");
         assert_eq!(machine.waiters(), naive.waiting(), "step {step}");
+        self.compare_listing(step);
+    }
+
+    /// A walk from each name on sees every name in use, in order, as it is.
+    fn compare_listing(&self, step: u64) {
+        let (machine, naive) = (&self.machine, &self.naive);
+        let is_used = |key: &Key| !naive.holders(key).is_empty() || naive.queue_len(key) > 0;
+        for (place, key) in self.keys.iter().enumerate() {
+            let used = |from: usize| {
+                let keys = self.keys[from..].iter().filter(|key| is_used(key));
+                keys.map(|key| self.expected_view(key)).collect::<Vec<_>>()
+            };
+            let included: Vec<NameView> = machine.names_from(Bound::Included(key)).collect();
+            assert_eq!(included, used(place), "step {step}, from {key}");
+            let excluded: Vec<NameView> = machine.names_from(Bound::Excluded(key)).collect();
+            assert_eq!(excluded, used(place + 1), "step {step}, after {key}");
+            let view = is_used(key).then(|| self.expected_view(key));
+            assert_eq!(machine.name(key), view, "step {step}, {key}");
+            for slot in 0..4 {
+                let mut expected = naive.holders(key);
+                expected.retain(|holder| holder.slot.unwrap_or(0) >= slot);
+                let holders: Vec<_> = machine.holders_from(key, slot).collect();
+                assert_eq!(holders, expected, "step {step}, {key} from slot {slot}");
+            }
+        }
+        let all = machine.names_from(Bound::Unbounded).count();
+        assert_eq!(all, self.keys.iter().filter(|key| is_used(key)).count());
+    }
+
+    fn expected_view(&self, key: &Key) -> NameView {
+        let holders = self.naive.holders(key);
+        NameView {
+            key: key.clone(),
+            slots: self.naive.slots(key).and_then(NonZeroU32::new),
+            taken: u32::try_from(holders.len()).unwrap(),
+            holder: holders.first().cloned(),
+            queue: self.naive.queue_len(key),
+        }
     }
 
     fn restart(&mut self) {

@@ -22,7 +22,9 @@ use self::setup::SetupError;
 use self::transport::{Received, Sink, Transport};
 use crate::desk::{Desk, IdInUse};
 use crate::limits::Limits;
+use crate::metrics::{Closed, Traffic, micros};
 use crate::outbox::{Outbox, Overflow};
+use crate::readiness::Readiness;
 use crate::system;
 use crate::throttle::Throttle;
 
@@ -34,6 +36,19 @@ pub(crate) struct Shared {
     pub(crate) secrets: Vec<Secret>,
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) complaints: Throttle,
+    pub(crate) traffic: Traffic,
+}
+
+impl Shared {
+    pub(crate) fn readiness(&self) -> Readiness {
+        if self.desk.is_broken() {
+            Readiness::Failed
+        } else if self.desk.is_draining() {
+            Readiness::Draining
+        } else {
+            Readiness::Ready
+        }
+    }
 }
 
 /// Where a server is on its way from start to end.
@@ -53,10 +68,14 @@ pub(crate) async fn serve(
     peer: SocketAddr,
     mut phase: watch::Receiver<Phase>,
 ) {
+    let _open = shared.traffic.open.hold();
     let set_up = tokio::select! {
         set_up = setup::set_up(&shared, tcp) => set_up,
         // A peer that is not through yet is better off with another server.
-        _ = phase.changed() => return,
+        _ = phase.changed() => {
+            shared.traffic.closed(Closed::Stopped).add();
+            return;
+        }
     };
     let end = match set_up {
         Ok(transport) => {
@@ -67,6 +86,7 @@ pub(crate) async fn serve(
         }
         Err(error) => End::SetUp(error),
     };
+    shared.traffic.closed(end.counts_as()).add();
     if end.is_ordinary() {
         tracing::debug!(%peer, reason = %end, "connection ended");
     } else if let Some(suppressed) = shared.complaints.admit(system::now()) {
@@ -140,6 +160,10 @@ impl Connection {
         if !self.transport.has_output() {
             self.transport.queue(self.outbox.take()?)?;
             progress |= self.transport.flush()?;
+        }
+        for free_since in self.transport.handed_over() {
+            let latency = self.shared.desk.since(free_since);
+            self.shared.traffic.hand_over.record(micros(latency));
         }
         self.output_moved = match self.output_moved {
             _ if !self.transport.has_output() => None,
@@ -275,6 +299,24 @@ impl End {
             // Other kinds are broken TLS.
             Self::Io(error) => error.kind() != std::io::ErrorKind::InvalidData,
             _ => false,
+        }
+    }
+
+    fn counts_as(&self) -> Closed {
+        match self {
+            Self::ByPeer => Closed::ByPeer,
+            Self::Stopped => Closed::Stopped,
+            Self::SetUp(SetupError::TooSlow) => Closed::SetUpTime,
+            Self::SetUp(SetupError::Rejected) => Closed::WrongSecret,
+            Self::SetUp(SetupError::Tls(_)) => Closed::Tls,
+            Self::SetUp(SetupError::Io(_) | SetupError::Random(_)) => Closed::SetUpLost,
+            Self::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => Closed::Tls,
+            Self::Io(_) => Closed::Network,
+            Self::Frame(_) => Closed::Malformed,
+            Self::IdInUse => Closed::IdInUse,
+            Self::FrameTime => Closed::FrameTime,
+            Self::Overflow => Closed::Overflow,
+            Self::Stalled => Closed::Stalled,
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 
+use highwater_lock::Timestamp;
 use rustls::ServerConnection;
 use tokio::net::TcpStream;
 
@@ -28,6 +29,8 @@ struct Output {
     sent: usize,
     /// Each with the offset in `bytes` at which it has left; increasing.
     grants: VecDeque<(usize, UnsentGrant)>,
+    /// Since when the locks that have left were free for their new holders.
+    handed_over: Vec<Timestamp>,
 }
 
 /// Takes plain bytes as they come in.
@@ -120,6 +123,11 @@ impl Transport {
         self.flush().map(drop)
     }
 
+    /// Of each lock that was handed over and has left since the last time: when it became free.
+    pub(super) fn handed_over(&mut self) -> impl Iterator<Item = Timestamp> {
+        self.output.handed_over.drain(..)
+    }
+
     /// The grants that have not left, at the end of the connection.
     pub(super) fn undelivered(&mut self) -> Vec<UnsentGrant> {
         let grants = std::mem::take(&mut self.output.grants);
@@ -136,7 +144,8 @@ impl Transport {
             if !bytes.is_empty() {
                 tls.read_tls(&mut bytes)?;
             }
-            let state = tls.process_new_packets().map_err(io::Error::other)?;
+            let state = tls.process_new_packets();
+            let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             let mut left = state.plaintext_bytes_to_read();
             while left > 0 {
                 let count = io::Read::read(&mut tls.reader(), &mut plain)?;
@@ -178,16 +187,18 @@ impl Output {
 
     fn advance(&mut self, taken: usize) {
         self.sent += taken;
-        while self
-            .grants
-            .front()
-            .is_some_and(|(end, _)| *end <= self.sent)
+        while let Some((end, grant)) = self.grants.front()
+            && *end <= self.sent
         {
+            self.handed_over.extend(grant.handed_over);
             self.grants.pop_front();
         }
         if self.sent == self.bytes.len() {
             // The allocation goes too: an idle connection holds no buffer.
-            *self = Self::default();
+            *self = Self {
+                handed_over: std::mem::take(&mut self.handed_over),
+                ..Self::default()
+            };
         }
     }
 }

@@ -13,16 +13,22 @@ use crate::translate::{self, Asked, Misfit};
 impl State {
     /// Answers a request, or notes that its answer comes later.
     pub(super) fn answer(&mut self, connection: ConnectionId, asked: Asked, outcome: Outcome) {
+        self.tally.decided(asked.kind, &outcome);
         let reply = translate::reply(asked, &outcome, self.machine.now());
         let grant = match outcome {
-            Outcome::Granted(grant) => Some(unsent(grant)),
+            Outcome::Granted(grant) => Some(unsent(grant, None)),
             _ => None,
         };
         let Some(link) = self.connections.get_mut(&connection) else {
             return;
         };
         match reply {
-            Ok(Some(reply)) => link.outbox.push(&reply, grant),
+            Ok(Some(reply)) => {
+                if let Reply::Error { code, .. } = reply {
+                    self.tally.error(code);
+                }
+                link.outbox.push(&reply, grant);
+            }
             Ok(None) => {
                 link.queued.insert(asked.id, asked);
             }
@@ -33,16 +39,23 @@ impl State {
                 );
                 link.outbox
                     .push(&Reply::Indeterminate { id: asked.id }, None);
-                self.give_back(grant);
+                if let Some(grant) = grant {
+                    self.give_back(self.machine.now(), grant);
+                }
             }
         }
     }
 
     /// Brings a grant out of the queue to its request.
-    pub(super) fn granted(&mut self, grant: Grant) {
+    pub(super) fn granted(&mut self, grant: Grant, free_since: Timestamp) {
         if let Some((asked, outbox)) = self.dequeue(grant.waiter) {
             match translate::granted(asked, &grant) {
-                Ok(reply) => return outbox.push(&reply, Some(unsent(grant))),
+                Ok(reply) => {
+                    let waited = grant.granted_at.saturating_since(asked.at);
+                    outbox.push(&reply, Some(unsent(grant, Some(free_since))));
+                    self.tally.handed_over(waited);
+                    return;
+                }
                 Err(Misfit) => outbox.push(&Reply::Indeterminate { id: asked.id }, None),
             }
         }
@@ -51,7 +64,7 @@ impl State {
             ?grant,
             "a lock was granted to a request that does not wait for it"
         );
-        self.give_back(Some(unsent(grant)));
+        self.give_back(self.machine.now(), unsent(grant, None));
     }
 
     /// Takes a queued acquire out of the queue, and answers both requests.
@@ -88,9 +101,9 @@ impl State {
         }
     }
 
-    fn give_back(&mut self, grant: Option<UnsentGrant>) {
-        if let Some(UnsentGrant { keys, token }) = grant {
-            self.apply(self.machine.now(), translate::give_back(keys, token));
-        }
+    /// Releases a lock of which its client never heard.
+    pub(super) fn give_back(&mut self, now: Timestamp, grant: UnsentGrant) {
+        self.tally.undelivered += 1;
+        self.apply(now, translate::give_back(grant.keys, grant.token));
     }
 }

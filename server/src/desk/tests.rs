@@ -260,3 +260,52 @@ async fn a_query_does_not_tell_of_a_lease_that_is_over() {
     };
     assert_eq!(other.replies(), [told]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn grants_that_never_left_are_counted_and_those_that_waited_are_timed() {
+    let desk = desk();
+    let (one, two) = (peer(&desk), peer(&desk));
+    one.acquires(&desk, 1, &["apple"], 0, 10);
+    two.acquires(&desk, 1, &["apple"], 60, 10);
+    assert_eq!(one.replies().len(), 1);
+    advance(Duration::from_secs(3)).await;
+    let token = desk.lock(&Key::new("apple").unwrap(), 0, 1).unwrap();
+    let token = token.holders[0].token;
+    let keys = Key::new("apple").unwrap().into();
+    let id = RequestNumber::new(2).unwrap();
+    let release = Request::Release { id, keys, token };
+    desk.submit(one.connection, Incoming::Valid(release))
+        .unwrap();
+    // Its grant waits in the box when it ends.
+    desk.disconnect(two.connection, Vec::new());
+    let readings = desk.readings();
+    assert_eq!(readings.tally.undelivered, 1);
+    assert_eq!(
+        (readings.tally.granted_at_once, readings.tally.handed_over),
+        (1, 1)
+    );
+    assert_eq!(readings.tally.waited.sum(), 3_000_000);
+    assert_eq!((readings.counts.held_keys, readings.holds), (0, 0));
+    assert_eq!(readings.uptime, Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_free_for_the_next_one_since_its_lease_ended_and_not_since_that_was_noticed() {
+    let desk = desk();
+    let (one, two) = (peer(&desk), peer(&desk));
+    one.acquires(&desk, 1, &["apple"], 0, 2);
+    two.acquires(&desk, 1, &["apple"], 60, 10);
+    advance(Duration::from_secs(5)).await;
+    desk.tick();
+    let batch = two.outbox.take().unwrap();
+    let [(_, grant)] = &batch.grants[..] else {
+        panic!("one grant, not {:?}", batch.grants);
+    };
+    assert_eq!(grant.handed_over, Some(Timestamp::from_micros(2_000_000)));
+    assert_eq!(
+        desk.since(grant.handed_over.unwrap()),
+        Duration::from_secs(3)
+    );
+    let batch = one.outbox.take().unwrap();
+    assert_eq!(batch.grants[0].1.handed_over, None, "nobody had it before");
+}

@@ -1,0 +1,32 @@
+//! Whether a server is of use to a client now.
+
+use std::fmt;
+
+/// Whether a server grants locks now, and why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Readiness {
+    /// It grants locks.
+    Ready,
+    /// It is about to end: it serves releases and grants nothing any more.
+    Draining,
+    /// It has found one of its own invariants broken, and ends. See its log.
+    Failed,
+}
+
+impl Readiness {
+    /// Whether it grants locks.
+    pub fn is_ready(self) -> bool {
+        self == Self::Ready
+    }
+}
+
+impl fmt::Display for Readiness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ready => "ready",
+            Self::Draining => "draining",
+            Self::Failed => "failed",
+        })
+    }
+}

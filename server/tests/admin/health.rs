@@ -1,0 +1,50 @@
+//! Health and readiness.
+
+use highwater_server::Readiness;
+
+use crate::client::*;
+use crate::http::*;
+
+#[tokio::test]
+async fn a_server_that_serves_is_healthy_and_ready() {
+    let server = server().await;
+    assert_eq!(server.readiness(), Readiness::Ready);
+    assert_eq!(get(&server, "/healthz").await, r#"{"status":"healthy"}"#);
+    assert_eq!(get(&server, "/readyz").await, r#"{"status":"ready"}"#);
+    assert_eq!(metric(&server, "highwater_ready").await, 1.0);
+    let head = send(&server, "HEAD", "/readyz", "").await;
+    assert_eq!((head.status, head.header("content-length")), (200, "18"));
+}
+
+#[tokio::test]
+async fn a_server_that_drains_is_healthy_and_not_ready_from_the_first_moment_on() {
+    let server = server_with(|limits| limits.drain_time = PATIENCE, |admin| admin).await;
+    let mut holder = Client::open(&server).await;
+    let token = holder.take("apple").await;
+    let mut admin = connect(&server).await;
+    assert_eq!(ask(&mut admin, "GET", "/readyz", "").await.status, 200);
+
+    let mut shutdown = Box::pin(server.shutdown());
+    // One poll begins the shutdown: no other task has run yet.
+    assert!(futures_poll(&mut shutdown).await);
+    let answer = ask(&mut admin, "GET", "/readyz", "").await;
+    assert_eq!(
+        (answer.status, &*answer.body),
+        (503, r#"{"status":"draining"}"#)
+    );
+    assert_eq!(ask(&mut admin, "GET", "/healthz", "").await.status, 200);
+
+    holder.release("apple", token).await;
+    within(shutdown).await;
+    let address = admin.peer_addr().unwrap();
+    until(async || tokio::net::TcpStream::connect(address).await.is_err()).await;
+}
+
+/// Polls once; whether it is still pending.
+async fn futures_poll(future: &mut (impl Future + Unpin)) -> bool {
+    std::future::poll_fn(|context| {
+        let polled = std::pin::Pin::new(&mut *future).poll(context);
+        std::task::Poll::Ready(polled.is_pending())
+    })
+    .await
+}
