@@ -2,6 +2,8 @@
 //!
 //! No timekeeper runs here, so that moment lasts for as long as a test likes.
 
+mod undecided;
+
 use std::num::NonZeroU32;
 use std::time::Duration;
 

@@ -83,6 +83,67 @@ async fn an_answer_does_not_work_for_another_connection() {
     assert_eq!(recorded.read::<1>().await, Some([1]));
 }
 
+/// Answers that somebody without the secret could have: heard elsewhere, thrown back, or guessed.
+#[tokio::test]
+async fn replayed_and_reflected_answers_are_refused() {
+    use highwater_protocol::handshake::{Challenge, Node, Nonce, Slot};
+    let old = secret("the old client token");
+    let server = guarded_server().await;
+    let mut heard = Vec::new();
+    for _ in 0..3 {
+        let mut wire = Wire::dial(server.local_addr()).await;
+        let hello = wire.read::<28>().await.expect("a hello");
+        let challenge = Challenge::from_hello(&hello, Node::Single).expect("a hello");
+        let answer = challenge.answer(&old);
+        wire.send(&answer).await;
+        assert_eq!(wire.read::<1>().await, Some([1]));
+        heard.push(answer);
+    }
+    let mut tried = 0;
+    let mut number = 0;
+    loop {
+        let mut wire = Wire::dial(server.local_addr()).await;
+        let hello = wire.read::<28>().await.expect("a hello");
+        let mut nonce = [0; 16];
+        nonce.copy_from_slice(&hello[12..]);
+        let right = Challenge::from_hello(&hello, Node::Single)
+            .expect("a hello")
+            .answer(&old);
+        let mut thrown_back = [0; 32];
+        thrown_back[..28].copy_from_slice(&hello);
+        let mut nonce_twice = [0; 32];
+        nonce_twice[..16].copy_from_slice(&nonce);
+        nonce_twice[16..].copy_from_slice(&nonce);
+        // The same nonce, but for another node or with nothing known.
+        let identity = Node::Single.identity();
+        let member = Node::Cluster {
+            identity,
+            slot: Slot::new(0).expect("a slot"),
+        };
+        let of_member = Challenge::new(member, Nonce::from(nonce)).answer(&old);
+        let without = Challenge::new(Node::Single, Nonce::from(nonce)).answer(&Secret::no_auth());
+        let fixed = [thrown_back, nonce_twice, of_member, without, [0; 32]];
+        let answers = heard.iter().chain(&fixed).copied();
+        // And the right one with any one bit turned.
+        let turned = (0..256).map(|bit| {
+            let mut wrong = right;
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            wrong
+        });
+        let Some(answer) = answers.chain(turned).nth(number) else {
+            break;
+        };
+        wire.send(&answer).await;
+        assert_eq!(wire.read::<1>().await, Some([0]), "answer {number}");
+        wire.expect_end().await;
+        number += 1;
+        tried += 1;
+    }
+    println!("{tried} answers");
+    assert_eq!(tried, 3 + 5 + 256);
+    eventually(|| server.counts().connections == 0).await;
+}
+
 #[tokio::test]
 async fn garbage_is_a_wrong_secret_and_harms_nobody() {
     let server = server().await;

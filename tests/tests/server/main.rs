@@ -4,11 +4,17 @@
 //! together. `wire` is the client; each other module is one promise of the server.
 
 mod bounds;
+mod busy;
 mod delivery;
 mod errors;
+mod extensions;
+mod fields;
 mod handshake;
+mod hostile;
 mod lifecycle;
+mod logged;
 mod matrix;
 mod queue;
+mod table;
 mod tls;
 mod wire;

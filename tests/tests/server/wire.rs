@@ -54,7 +54,12 @@ impl Answer {
 impl Wire {
     /// A plain connection to a server without authentication, past the challenge.
     pub(crate) async fn open(server: &Server) -> Self {
-        let mut wire = Self::dial(server.local_addr()).await;
+        Self::open_at(server.local_addr()).await
+    }
+
+    /// The same for a server that may be in another process.
+    pub(crate) async fn open_at(address: SocketAddr) -> Self {
+        let mut wire = Self::dial(address).await;
         assert_eq!(wire.log_in(&Secret::no_auth()).await, Some(1));
         wire
     }
@@ -108,6 +113,11 @@ impl Wire {
 
     pub(crate) async fn answer(&mut self) -> Answer {
         self.next_answer().await.expect("an answer, not the end")
+    }
+
+    /// The next answer, or `None` if the connection ends without one.
+    pub(crate) async fn answer_or_end(&mut self) -> Option<Answer> {
+        self.next_answer().await
     }
 
     async fn next_answer(&mut self) -> Option<Answer> {
@@ -168,7 +178,7 @@ pub(crate) async fn encrypt(
     within(connector.connect(name, tcp)).await.expect("TLS")
 }
 
-fn frame(opcode: u8, body: Vec<u8>) -> Vec<u8> {
+pub(crate) fn frame(opcode: u8, body: Vec<u8>) -> Vec<u8> {
     let length = u16::try_from(body.len()).expect("a short body");
     let mut frame = vec![opcode];
     frame.extend_from_slice(&length.to_be_bytes());
@@ -226,6 +236,48 @@ pub(crate) fn cancel(id: u64, acquire: u64) -> Vec<u8> {
     frame(b'c', body)
 }
 
+/// `a`: acquire, times in milliseconds.
+pub(crate) fn acquire_timed(id: u64, wait_ms: u32, lease_ms: u32, keys: &[&str]) -> Vec<u8> {
+    let mut body = id.to_be_bytes().to_vec();
+    body.extend(wait_ms.to_be_bytes());
+    body.extend(lease_ms.to_be_bytes());
+    put_keys(&mut body, keys);
+    frame(b'a', body)
+}
+
+/// `n`: acquire one of N slots, times in milliseconds.
+pub(crate) fn acquire_slot(
+    id: u64,
+    wait_ms: u32,
+    lease_ms: u32,
+    slots: u32,
+    name: &str,
+) -> Vec<u8> {
+    let mut body = id.to_be_bytes().to_vec();
+    body.extend(wait_ms.to_be_bytes());
+    body.extend(lease_ms.to_be_bytes());
+    body.extend(slots.to_be_bytes());
+    body.extend_from_slice(name.as_bytes());
+    frame(b'n', body)
+}
+
+/// `h`: release with a minimum hold.
+pub(crate) fn retain(id: u64, token: u64, minimum_ms: u32, keys: &[&str]) -> Vec<u8> {
+    let mut body = id.to_be_bytes().to_vec();
+    body.extend(token.to_be_bytes());
+    body.extend(minimum_ms.to_be_bytes());
+    put_keys(&mut body, keys);
+    frame(b'h', body)
+}
+
+/// `q`: what holds a key.
+pub(crate) fn query(id: u64, from_slot: u32, key: &str) -> Vec<u8> {
+    let mut body = id.to_be_bytes().to_vec();
+    body.extend(from_slot.to_be_bytes());
+    body.extend_from_slice(key.as_bytes());
+    frame(b'q', body)
+}
+
 pub(crate) fn domain(id: u64) -> Vec<u8> {
     frame(b'd', id.to_be_bytes().to_vec())
 }
@@ -244,6 +296,52 @@ pub(crate) fn not_held(id: u64) -> Answer {
 
 pub(crate) fn error(id: u64, code: u8) -> Answer {
     Answer::new('E', id, &[code])
+}
+
+/// What a `q` answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status {
+    pub(crate) state: u8,
+    pub(crate) slot: u32,
+    pub(crate) token: u64,
+    pub(crate) remaining_ms: u32,
+    pub(crate) waiters: u32,
+    pub(crate) slots: u32,
+    pub(crate) taken: u32,
+}
+
+impl Answer {
+    /// The answer to a query.
+    #[track_caller]
+    pub(crate) fn status(&self, id: u64) -> Status {
+        assert_eq!((self.opcode, self.id), ('q', id), "not this status");
+        assert_eq!(self.rest.len(), 29);
+        let number = |at: usize| u32::from_be_bytes(self.rest[at..at + 4].try_into().expect("4"));
+        Status {
+            state: self.rest[0],
+            slot: number(1),
+            token: u64::from_be_bytes(self.rest[5..13].try_into().expect("8 bytes")),
+            remaining_ms: number(13),
+            waiters: number(17),
+            slots: number(21),
+            taken: number(25),
+        }
+    }
+
+    /// The token and the waited milliseconds of a grant in milliseconds, and the slot if it is one.
+    #[track_caller]
+    pub(crate) fn timed(&self, opcode: char, id: u64) -> (u64, u32, Option<u32>) {
+        assert_eq!((self.opcode, self.id), (opcode, id), "not this grant");
+        let number = |at: usize| u32::from_be_bytes(self.rest[at..at + 4].try_into().expect("4"));
+        let token = u64::from_be_bytes(self.rest[..8].try_into().expect("8 bytes"));
+        assert_ne!(token, 0, "zero is not a token");
+        let slot = match opcode {
+            'a' => None,
+            _ => Some(number(12)),
+        };
+        assert_eq!(self.rest.len(), if slot.is_some() { 16 } else { 12 });
+        (token, number(8), slot)
+    }
 }
 
 /// A builder for a server that this test alone uses.
