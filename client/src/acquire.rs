@@ -7,16 +7,17 @@ use highwater_lock::KeySet;
 use highwater_protocol::{ErrorCode, LeaseMillis, Reply};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use crate::AcquireError;
-use crate::call::{Ask, Control, Ended, Waiting};
+use crate::call::{Ask, Ended, Waiting};
 use crate::client::Client;
+use crate::extend::{self, Extension};
 use crate::keeper::Backoff;
-use crate::limits::{ANSWER_TIME, FIRST_RETRY_PAUSE, GRACE, LONGEST_RETRY_PAUSE, ONE_TRY_BUDGET};
+use crate::limits::{FIRST_RETRY_PAUSE, GRACE, LONGEST_RETRY_PAUSE, ONE_TRY_BUDGET};
 use crate::options::{AcquireOptions, Terms};
 use crate::pool::{NoSession, Session};
 use crate::shared::{Phase, Shared};
 use crate::system;
 use crate::ticket::{Held, Ticket};
+use crate::{AcquireError, trace};
 
 /// See [`Client::acquire`].
 pub(crate) async fn acquire(
@@ -25,6 +26,11 @@ pub(crate) async fn acquire(
     options: &AcquireOptions,
 ) -> Result<Ticket, AcquireError> {
     let terms = options.check()?;
+    let span = trace::acquire_span(&keys, &terms);
+    trace::within(span, take(client, keys, terms)).await
+}
+
+async fn take(client: &Client, keys: KeySet, terms: Terms) -> Result<Ticket, AcquireError> {
     let shared = client.shared();
     if shared.phase() > Phase::Open {
         return Err(AcquireError::Closed);
@@ -42,13 +48,25 @@ pub(crate) async fn acquire(
                 terms.wait
             },
     };
-    match wanted.get().await {
+    let outcome = match wanted.get().await {
         Err(AcquireError::Indeterminate) => Err(AcquireError::Indeterminate),
         // A grant that came while the client was closing is released by dropping it here.
         _ if shared.phase() > Phase::Open => Err(AcquireError::Closed),
-        Ok(held) => Ok(Ticket::new(held, client.clone())),
+        Ok(held) => enough(held, terms.min_work),
         Err(error) => Err(error),
+    };
+    shared.counts.acquired(&outcome);
+    outcome.map(|held| Ticket::new(held, client.clone(), &terms))
+}
+
+/// Gives a grant out if enough of its lease is left; otherwise lets it go.
+fn enough(mut held: Held, min_work: Duration) -> Result<Held, AcquireError> {
+    held.claimed = true;
+    let remaining = held.valid_before.remaining();
+    if remaining.is_zero() || remaining < min_work {
+        return Err(AcquireError::TooShort { remaining });
     }
+    Ok(held)
 }
 
 struct Wanted<'a> {
@@ -85,6 +103,9 @@ impl Wanted<'_> {
                 Err(NoSession::Unauthenticated) => return Err(AcquireError::Unauthenticated),
                 Err(_) => return Err(reason),
             };
+            if self.terms.keep.is_some() && !session.extensions {
+                return Err(AcquireError::Unsupported);
+            }
             let pause = match self.attempt(&session).await {
                 Attempt::Granted(held) => return Ok(held),
                 Attempt::Failed(error) => return Err(error),
@@ -154,37 +175,28 @@ impl Wanted<'_> {
     /// the wait. An extension never shortens a lease and is counted from its own sending.
     async fn confirmed(&self, mut held: Held, session: &Session, asked: Instant) -> Attempt {
         let waited = system::now().saturating_duration_since(asked);
-        if !session.extensions || waited < self.terms.lease / 4 {
+        let is_short = held.valid_before.remaining() < self.terms.min_work;
+        if !session.extensions || (waited < self.terms.lease / 4 && !is_short) {
             return Attempt::Granted(held);
         }
         let Some(lease) = LeaseMillis::new(u32::from(self.terms.lease_seconds.get()) * 1_000)
         else {
             return Attempt::Granted(held);
         };
-        let ask = Ask::Extend {
-            keys: held.keys.clone(),
-            token: held.token,
-            lease,
-        };
-        let (call, waiting) = Waiting::new(self.shared.next_id(), ask, None);
-        let extended_from = system::now();
-        let by = extended_from + ANSWER_TIME;
-        let sent = timeout_at(by, session.controls.send(Control::Call(call))).await;
-        if !matches!(sent, Ok(Ok(()))) {
-            return Attempt::Granted(held);
-        }
-        match waiting.finish(sleep_until(by), || by).await {
-            Ended::Replied(Reply::Extended { remaining_ms, .. }) => {
-                let told = Duration::from_millis(remaining_ms.into());
-                held.valid_before = extended_from + self.terms.lease.min(told);
+        let by = system::now() + GRACE;
+        match extend::ask(self.shared, session, &held.grant, lease, by).await {
+            Extension::Until(end) => {
+                // The lease on the wire was rounded up; the ticket counts what was asked for.
+                let rounded = lease.duration().saturating_sub(self.terms.lease);
+                held.valid_before = held.valid_before.max(end.minus(rounded));
                 Attempt::Granted(held)
             }
             // It ended before it arrived. Nothing is held: stand in the queue again.
-            Ended::Replied(Reply::NotHeld { .. }) => {
+            Extension::NotHeld => {
                 held.owed = false;
                 Attempt::Again
             }
-            _ => Attempt::Granted(held),
+            Extension::Refused(_) | Extension::Unknown => Attempt::Granted(held),
         }
     }
 }

@@ -1,25 +1,29 @@
 //! What a client needs to know before it connects.
 
+use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use highwater_protocol::Secret;
 use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
 use crate::ConnectError;
 use crate::client::Client;
-use crate::setup::Target;
+use crate::setup::{Dial, Stream, Target};
 use crate::system;
 use crate::tls::ClientTls;
 
 /// Configures a [`Client`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a builder does nothing until it connects"]
 pub struct Builder {
     address: String,
     secret: Secret,
     tls: Option<ClientTls>,
     connect_time: Duration,
+    dial: Option<Dial>,
 }
 
 impl Builder {
@@ -28,7 +32,8 @@ impl Builder {
             address,
             secret: Secret::no_auth(),
             tls: None,
-            connect_time: Duration::from_secs(10),
+            connect_time: CONNECT_TIME,
+            dial: None,
         }
     }
 
@@ -50,6 +55,25 @@ impl Builder {
     /// How long [`Builder::connect`] tries to reach the server. The default is 10 s.
     pub fn connect_time(mut self, time: Duration) -> Self {
         self.connect_time = time;
+        self
+    }
+
+    /// Opens the byte streams under the connections with this function, and not over TCP: through
+    /// a tunnel, a Unix socket, or memory.
+    ///
+    /// It is called for every connection, again and again while it fails, and has 10 s each time.
+    /// The address is then only a name, in messages and for the check of the certificate. What it
+    /// gives should not hold back small writes.
+    pub fn dialer<D, F, S>(mut self, dial: D) -> Self
+    where
+        D: Fn() -> F + Send + Sync + 'static,
+        F: Future<Output = io::Result<S>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        self.dial = Some(Arc::new(move || {
+            let stream = dial();
+            Box::pin(async move { Ok(Box::new(stream.await?) as Box<dyn Stream>) })
+        }));
         self
     }
 
@@ -83,11 +107,25 @@ impl Builder {
         let target = Target {
             secret: self.secret,
             tls,
+            dial: self.dial,
             address: self.address,
         };
         Client::start(target, system::after(self.connect_time)).await
     }
 }
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("address", &self.address)
+            .field("tls", &self.tls)
+            .field("connect_time", &self.connect_time)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How long to try to connect, if nothing else is said.
+pub(crate) const CONNECT_TIME: Duration = Duration::from_secs(10);
 
 /// The host of `HOST:PORT`, without the brackets of an IPv6 address.
 fn host(address: &str) -> Option<&str> {

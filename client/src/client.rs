@@ -12,10 +12,10 @@ use crate::builder::Builder;
 use crate::limits::{CLOSE_TIME, CONNECTIONS, GOODBYE_TIME, QUEUED_RELEASES};
 use crate::options::AcquireOptions;
 use crate::pool::Pool;
-use crate::setup::{SetupError, Target};
+use crate::setup::Target;
 use crate::shared::{Phase, Shared};
 use crate::ticket::Ticket;
-use crate::{AcquireError, ConnectError, keeper, release};
+use crate::{AcquireError, ConnectError, Stats, hint, keeper, release};
 
 /// A client of one lock server. Cloning it is cheap, and all clones share its connections.
 ///
@@ -86,6 +86,18 @@ impl Client {
         }
     }
 
+    /// What this client and its clones have done so far.
+    pub fn stats(&self) -> Stats {
+        self.shared().counts.read()
+    }
+
+    /// Completes when all tasks of the client have ended, without keeping the client.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let alive = self.0.alive.clone();
+        async move { alive.closed().await }
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.0.shared
     }
@@ -104,7 +116,7 @@ impl Client {
         let client = Self(Arc::new(Handle { shared, alive }));
         match client.shared().pool.first(until).await {
             Ok(()) => Ok(client),
-            Err(error) => Err(connect_error(error.as_deref())),
+            Err(error) => Err(hint::connect_error(&client.shared().target, &error)),
         }
     }
 }
@@ -136,14 +148,4 @@ fn spawn(alive: &watch::Sender<()>, task: impl Future<Output = ()> + Send + 'sta
         task.await;
         drop(alive);
     });
-}
-
-fn connect_error(error: Option<&SetupError>) -> ConnectError {
-    match error {
-        Some(SetupError::Rejected) => ConnectError::Unauthenticated,
-        Some(SetupError::Hello(error)) => ConnectError::WrongServer(*error),
-        Some(error @ SetupError::Tls(_)) => ConnectError::Tls(error.to_io()),
-        Some(error) => ConnectError::Unreachable(error.to_io()),
-        None => ConnectError::Unreachable(SetupError::TimedOut.to_io()),
-    }
 }

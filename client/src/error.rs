@@ -1,10 +1,12 @@
 //! What can come out of a call: honest outcomes, one small type per operation.
 
-use std::io;
 use std::time::Duration;
+use std::{fmt, io};
 
 use highwater_protocol::ErrorCode;
 use highwater_protocol::handshake::HelloError;
+
+use crate::hint::ConnectHint;
 
 /// Why there is no [`Client`](crate::Client).
 #[derive(Debug, thiserror::Error)]
@@ -31,11 +33,28 @@ pub enum ConnectError {
     WrongServer(#[source] HelloError),
     /// No trustworthy encrypted connection is possible: an unknown authority, another name, or
     /// no TLS at the other end. Correct the configuration.
-    #[error("the encrypted connection was refused")]
-    Tls(#[source] io::Error),
+    #[error("the encrypted connection to {address} was refused: {hint}")]
+    Tls {
+        /// Where the server should be.
+        address: String,
+        /// What to look at first.
+        hint: ConnectHint,
+        /// What the TLS library says.
+        source: io::Error,
+    },
+    /// The system gave no thread or no runtime to the blocking client. Free some, then try again.
+    #[error("the client's thread could not be started")]
+    Thread(#[source] io::Error),
     /// Nothing that can be used answered in time. Trying again later may help.
-    #[error("no server could be reached in time")]
-    Unreachable(#[source] io::Error),
+    #[error("no server could be reached at {address} in time: {hint}")]
+    Unreachable {
+        /// Where the server should be.
+        address: String,
+        /// What to look at first.
+        hint: ConnectHint,
+        /// What came of the last attempt.
+        source: io::Error,
+    },
 }
 
 /// Why there is no ticket.
@@ -80,7 +99,59 @@ pub enum AcquireError {
         /// What was asked for.
         lease: Duration,
     },
+    /// [`AcquireOptions::min_work`](crate::AcquireOptions::min_work) is longer than the lease. Ask
+    /// for a longer lease.
+    #[error("work of {min_work:?} does not fit into the lease")]
+    InvalidMinWork {
+        /// What was asked for.
+        min_work: Duration,
+    },
+    /// A lease this short cannot be extended in time by itself. Ask for 300 ms or more.
+    #[error("a lease of {lease:?} is too short to be extended by itself")]
+    LeaseTooShortToExtend {
+        /// What was asked for.
+        lease: Duration,
+    },
+    /// The lock was granted, and too little of its lease was left when that became known. It was
+    /// let go in the background. Ask for a longer lease or a shorter wait.
+    #[error("only {remaining:?} of the lease were left")]
+    TooShort {
+        /// What was left.
+        remaining: Duration,
+    },
+    /// The server speaks only the base protocol, which does not have what was asked for. Nothing
+    /// was sent.
+    #[error("the server does not offer what was asked for")]
+    Unsupported,
     /// The client was closed. Make a new one.
+    #[error("the client is closed")]
+    Closed,
+}
+
+/// Why a lease was not extended. What was valid before stays so, except after
+/// [`ExtendError::Lost`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExtendError {
+    /// The ticket is no longer worth anything. Stop the work; acquire again if it must go on.
+    #[error("the lock is lost: {0}")]
+    Lost(Lost),
+    /// No certain answer came within 5 s. Extend again while the ticket is valid.
+    #[error("the outcome of the extension is unknown")]
+    Unknown,
+    /// The lease is below a millisecond or above an hour. Ask for another one.
+    #[error("a lease of {lease:?} is not between 1 ms and 1 h")]
+    InvalidLease {
+        /// What was asked for.
+        lease: Duration,
+    },
+    /// The server speaks only the base protocol, which has no extension.
+    #[error("the server cannot extend a lease")]
+    Unsupported,
+    /// The server refused the request itself.
+    #[error("the server refused the extension: {0}")]
+    Rejected(ErrorCode),
+    /// The client was closed.
     #[error("the client is closed")]
     Closed,
 }
@@ -121,4 +192,17 @@ pub enum Lost {
     Expired,
     /// The lock service has started anew without memory of it.
     DomainChanged,
+    /// The server says that its token does not hold the keys: the lease ended there, or somebody
+    /// released it with the same token or by force.
+    NotHeld,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "its lease may have ended",
+            Self::DomainChanged => "the lock service has started anew",
+            Self::NotHeld => "the server does not know its token any more",
+        })
+    }
 }

@@ -7,10 +7,10 @@ use tokio::time::sleep;
 
 use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::pool::Link;
-use crate::session::Session;
+use crate::session::{End, Session};
 use crate::setup::{self, Probe, SetupError};
 use crate::shared::{Phase, Shared};
-use crate::system;
+use crate::{system, trace};
 
 /// Works until the client is closed.
 pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
@@ -23,7 +23,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
             Probe::Assume
         };
         let opened = tokio::select! {
-            opened = setup::open(&shared.target, probe) => opened,
+            opened = setup::open(&shared.target, probe, shared.pool.progress(index)) => opened,
             () = shared.reached(Phase::Closed) => return,
         };
         match opened {
@@ -37,10 +37,11 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
                     _ => 0,
                 };
                 let address = &shared.target.address;
+                shared.counts.connects_failed.add();
                 if error.is_fatal() {
-                    tracing::warn!(connection = index, %address, %error, "connection refused");
+                    trace::connect_refused(index, address, &error);
                 } else {
-                    tracing::debug!(connection = index, %address, %error, "no connection");
+                    trace::connect_failed(index, address, &error);
                 }
                 shared.pool.set(index, Link::Down(Some(Arc::new(error))));
             }
@@ -55,7 +56,8 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
 async fn run(shared: &Arc<Shared>, index: usize, opened: setup::Opened, backoff: &mut Backoff) {
     let address = &shared.target.address;
     let (domain, extensions) = (opened.domain, opened.extensions);
-    tracing::info!(connection = index, %address, %domain, extensions, "connected");
+    shared.counts.connected.add();
+    trace::connected(index, address, domain, extensions);
     let (session, ends) = Session::new(Arc::clone(shared), opened);
     shared.pool.set(index, Link::Open(ends));
     let since = system::now();
@@ -65,7 +67,10 @@ async fn run(shared: &Arc<Shared>, index: usize, opened: setup::Opened, backoff:
     if since.elapsed() >= LONGEST_PAUSE {
         backoff.reset();
     }
-    tracing::info!(connection = index, %address, reason = %end, "connection ended");
+    if !matches!(end, End::Closed) {
+        shared.counts.disconnected.add();
+    }
+    trace::disconnected(index, address, &end);
 }
 
 /// Doubling pauses with jitter.

@@ -32,11 +32,16 @@
 //! session, and opens the next one after it.
 
 mod acquire;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod builder;
 mod call;
 mod client;
 mod error;
+mod extend;
+mod hint;
 mod keeper;
+mod life;
 mod limits;
 mod options;
 mod pool;
@@ -44,16 +49,20 @@ mod release;
 mod session;
 mod setup;
 mod shared;
+mod stats;
 mod system;
 mod ticket;
 mod tls;
+mod trace;
 
 pub use builder::Builder;
 pub use client::Client;
-pub use error::{AcquireError, ConnectError, Lost, Release, ReleaseError};
+pub use error::{AcquireError, ConnectError, ExtendError, Lost, Release, ReleaseError};
 pub use highwater_lock::{Domain, Fence, FencingToken, Key, KeyError, KeySet, KeySetError};
 pub use highwater_protocol::handshake::HelloError;
 pub use highwater_protocol::{ErrorCode, Secret, SecretError};
+pub use hint::ConnectHint;
 pub use options::AcquireOptions;
+pub use stats::Stats;
 pub use ticket::Ticket;
 pub use tls::{ClientTls, TlsError};

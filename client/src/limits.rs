@@ -34,6 +34,15 @@ pub(crate) const STALL_TIME: Duration = Duration::from_secs(3);
 /// After this much silence a server with our extensions is asked whether it is still there.
 pub(crate) const SILENCE: Duration = Duration::from_secs(10);
 
+/// How long one attempt to extend a lease may take, unless a sixth of the lease is less.
+pub(crate) const EXTEND_ATTEMPT: Duration = Duration::from_secs(2);
+/// The least that an attempt to extend a lease gets.
+pub(crate) const SHORTEST_EXTEND_ATTEMPT: Duration = Duration::from_millis(100);
+/// How long an extension may take with all its repetitions, unless the ticket ends before.
+pub(crate) const EXTEND_BUDGET: Duration = Duration::from_secs(5);
+/// The shortest lease that can be kept up by itself: less would end before a second attempt.
+pub(crate) const SHORTEST_KEPT_LEASE: Duration = Duration::from_millis(300);
+
 /// Tickets that were dropped and wait for their release.
 pub(crate) const QUEUED_RELEASES: usize = 4_096;
 /// Releases of dropped tickets that run at once.
@@ -51,5 +60,8 @@ pub(crate) const CLOSE_CALLS: Duration = Duration::from_millis(1_500);
 pub(crate) const CLOSE_RELEASES: Duration = Duration::from_millis(4_000);
 /// How long a closing client takes altogether.
 pub(crate) const CLOSE_TIME: Duration = Duration::from_millis(4_800);
+/// What a caller may rely on for it.
+#[cfg(feature = "blocking")]
+pub(crate) const CLOSE_BOUND: Duration = Duration::from_secs(5);
 /// How long saying goodbye on one connection may take.
 pub(crate) const GOODBYE_TIME: Duration = Duration::from_millis(300);

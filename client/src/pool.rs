@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::call::{Call, Control};
-use crate::setup::SetupError;
+use crate::setup::{Progress, SetupError, Stage};
 
 /// An open connection, for those who make calls.
 #[derive(Clone, Debug)]
@@ -51,6 +51,8 @@ impl Link {
 #[derive(Debug)]
 pub(crate) struct Pool {
     links: watch::Sender<Vec<Link>>,
+    /// How far the attempt at each link that is down has come.
+    progress: Vec<Progress>,
     next: AtomicUsize,
 }
 
@@ -69,12 +71,17 @@ impl Pool {
     pub(crate) fn new(links: usize) -> Self {
         Self {
             links: watch::Sender::new(vec![Link::Down(None); links]),
+            progress: (0..links).map(|_| Progress::default()).collect(),
             next: AtomicUsize::new(0),
         }
     }
 
     pub(crate) fn set(&self, index: usize, link: Link) {
         self.links.send_modify(|links| links[index] = link);
+    }
+
+    pub(crate) fn progress(&self, index: usize) -> &Progress {
+        &self.progress[index]
     }
 
     /// An open connection to any domain.
@@ -112,8 +119,13 @@ impl Pool {
         gone.expect("the pool holds the sender");
     }
 
+    /// Whether there are connections, but none to this domain.
+    pub(crate) fn is_domain_gone(&self, domain: Domain) -> bool {
+        moved_on(&self.links.borrow(), domain)
+    }
+
     /// Waits until a connection is open or none can be had; for the start of a client.
-    pub(crate) async fn first(&self, until: Instant) -> Result<(), Option<Arc<SetupError>>> {
+    pub(crate) async fn first(&self, until: Instant) -> Result<(), Arc<SetupError>> {
         let outcome = self.wait(until, |links| {
             if links.iter().any(|link| link.session().is_some()) {
                 return Some(Ok(()));
@@ -123,15 +135,26 @@ impl Pool {
                 _ => None,
             });
             let fatal: Option<Vec<_>> = fatal.collect();
-            fatal.map(|errors| Err(errors.into_iter().next()))
+            let error = fatal.and_then(|errors| errors.into_iter().next());
+            error.map(Err)
         });
         match outcome.await {
             Some(outcome) => outcome,
-            None => Err(self.links.borrow().iter().find_map(|link| match link {
-                Link::Down(error) => error.clone(),
-                Link::Open(_) => None,
-            })),
+            None => {
+                let links = self.links.borrow();
+                let last = links.iter().find_map(|link| match link {
+                    Link::Down(error) => error.clone(),
+                    Link::Open(_) => None,
+                });
+                Err(last.unwrap_or_else(|| Arc::new(SetupError::TimedOut(self.furthest()))))
+            }
         }
+    }
+
+    /// The most that an attempt has come to which is still under way.
+    fn furthest(&self) -> Stage {
+        let stages = self.progress.iter().map(Progress::stage);
+        stages.max().expect("there is a link")
     }
 
     /// Asks for a decision on every change.

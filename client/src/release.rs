@@ -20,8 +20,7 @@ use crate::limits::{
 };
 use crate::pool::{NoSession, Session};
 use crate::shared::{Phase, Shared};
-use crate::system;
-use crate::{Release, ReleaseError};
+use crate::{Release, ReleaseError, system, trace};
 
 /// How long a release may take, counted from the request for it.
 pub(crate) const BUDGET: Duration = Duration::from_secs(5);
@@ -37,10 +36,12 @@ pub(crate) struct Order {
 
 /// Releases until the answer is certain.
 pub(crate) async fn release(shared: &Arc<Shared>, order: &Order) -> Result<Release, ReleaseError> {
-    tokio::select! {
+    let outcome = tokio::select! {
         outcome = repeat(shared, order) => outcome,
         () = shared.reached(Phase::Closed) => Err(ReleaseError::Closed),
-    }
+    };
+    shared.counts.released(outcome);
+    outcome
 }
 
 async fn repeat(shared: &Arc<Shared>, order: &Order) -> Result<Release, ReleaseError> {
@@ -113,7 +114,7 @@ pub(crate) async fn work(shared: Arc<Shared>, mut orders: mpsc::Receiver<Order>)
         }
     };
     if timeout(CLOSE_RELEASES - CLOSE_CALLS, rest).await.is_err() {
-        tracing::warn!("closed with releases under way: those locks end with their leases");
+        trace::closed_with_releases();
     }
     shared.advance(Phase::Closed);
 }
@@ -122,12 +123,8 @@ fn start(running: &mut JoinSet<()>, shared: &Arc<Shared>, order: Order) {
     let shared = Arc::clone(shared);
     running.spawn(async move {
         match release(&shared, &order).await {
-            Ok(release) => {
-                tracing::debug!(keys = %order.keys, token = %order.token, ?release, "let go");
-            }
-            Err(error) => {
-                tracing::warn!(keys = %order.keys, token = %order.token, %error, "not let go");
-            }
+            Ok(release) => trace::let_go(&order, release),
+            Err(error) => trace::not_let_go(&order, error),
         }
     });
 }

@@ -1,6 +1,9 @@
 //! Opens one connection: TCP, TLS, the challenge-response, and the question for the domain.
 
 use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use highwater_lock::Domain;
 use highwater_protocol::handshake::{ACCEPTED, Challenge, HELLO_BYTES, HelloError, Node};
@@ -9,7 +12,7 @@ use highwater_protocol::{
 };
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -21,12 +24,53 @@ pub(crate) struct Target {
     pub(crate) address: String,
     pub(crate) secret: Secret,
     pub(crate) tls: Option<(TlsConnector, ServerName<'static>)>,
+    /// `None` is TCP.
+    pub(crate) dial: Option<Dial>,
 }
 
 /// A byte stream, encrypted or not.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Opens a byte stream to the server in the application's own way.
+pub(crate) type Dial = Arc<dyn Fn() -> Dialing + Send + Sync>;
+pub(crate) type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send>>;
+
+/// How far an attempt to open a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    /// The host's addresses are looked up.
+    Resolving,
+    Connecting,
+    Encrypting,
+    /// The server has not said hello yet.
+    Greeting,
+    /// The server has not judged the answer yet, or not told its domain.
+    Entering,
+}
+
+/// The stage of the attempt under way, for those who lose their patience with it.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(AtomicU8);
+
+impl Progress {
+    fn reach(&self, stage: Stage) {
+        self.0.store(stage as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        let stages = [
+            Stage::Resolving,
+            Stage::Connecting,
+            Stage::Encrypting,
+            Stage::Greeting,
+            Stage::Entering,
+        ];
+        stages[usize::from(self.0.load(Ordering::Relaxed))]
+    }
+}
 
 /// A connection on which requests may be sent.
 pub(crate) struct Opened {
@@ -46,27 +90,32 @@ pub(crate) enum Probe {
 }
 
 /// Opens a connection within [`SETUP_TIME`].
-pub(crate) async fn open(target: &Target, probe: Probe) -> Result<Opened, SetupError> {
-    match timeout(SETUP_TIME, open_unbounded(target, probe)).await {
+pub(crate) async fn open(
+    target: &Target,
+    probe: Probe,
+    progress: &Progress,
+) -> Result<Opened, SetupError> {
+    match timeout(SETUP_TIME, open_unbounded(target, probe, progress)).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(SetupError::TimedOut),
+        Err(_) => Err(SetupError::TimedOut(progress.stage())),
     }
 }
 
-async fn open_unbounded(target: &Target, probe: Probe) -> Result<Opened, SetupError> {
-    let stream = TcpStream::connect(&target.address)
-        .await
-        .map_err(SetupError::Unreachable)?;
-    // Requests are small and somebody waits for each.
-    stream.set_nodelay(true).map_err(SetupError::Unreachable)?;
+async fn open_unbounded(
+    target: &Target,
+    probe: Probe,
+    progress: &Progress,
+) -> Result<Opened, SetupError> {
+    let stream = dial(target, progress).await?;
     let mut stream: Box<dyn Stream> = match &target.tls {
-        None => Box::new(stream),
+        None => stream,
         Some((connector, name)) => {
+            progress.reach(Stage::Encrypting);
             let encrypted = connector.connect(name.clone(), stream).await;
-            Box::new(encrypted.map_err(setup_io)?)
+            Box::new(encrypted.map_err(|error| setup_io(error, Stage::Encrypting))?)
         }
     };
-    authenticate(&mut stream, &target.secret).await?;
+    authenticate(&mut stream, &target.secret, progress).await?;
     let mut decoder = ReplyDecoder::new();
     let (domain, extensions) = match probe {
         Probe::Ask => (ask_domain(&mut stream, &mut decoder).await?, true),
@@ -80,14 +129,40 @@ async fn open_unbounded(target: &Target, probe: Probe) -> Result<Opened, SetupEr
     })
 }
 
-async fn authenticate(stream: &mut Box<dyn Stream>, secret: &Secret) -> Result<(), SetupError> {
+async fn dial(target: &Target, progress: &Progress) -> Result<Box<dyn Stream>, SetupError> {
+    let unreachable = |stage| move |error| SetupError::Unreachable(error, stage);
+    progress.reach(Stage::Connecting);
+    if let Some(dial) = &target.dial {
+        return dial().await.map_err(unreachable(Stage::Connecting));
+    }
+    progress.reach(Stage::Resolving);
+    let addresses = lookup_host(&target.address).await;
+    let addresses: Vec<_> = addresses.map_err(unreachable(Stage::Resolving))?.collect();
+    progress.reach(Stage::Connecting);
+    let stream = TcpStream::connect(&addresses[..]).await;
+    let stream = stream.map_err(unreachable(Stage::Connecting))?;
+    // Requests are small and somebody waits for each.
+    let set = stream.set_nodelay(true);
+    set.map_err(unreachable(Stage::Connecting))?;
+    Ok(Box::new(stream))
+}
+
+async fn authenticate(
+    stream: &mut Box<dyn Stream>,
+    secret: &Secret,
+    progress: &Progress,
+) -> Result<(), SetupError> {
+    let greeting = |error| setup_io(error, Stage::Greeting);
+    let entering = |error| setup_io(error, Stage::Entering);
+    progress.reach(Stage::Greeting);
     let mut hello = [0; HELLO_BYTES];
-    stream.read_exact(&mut hello).await.map_err(setup_io)?;
+    stream.read_exact(&mut hello).await.map_err(greeting)?;
     let challenge = Challenge::from_hello(&hello, Node::Single)?;
+    progress.reach(Stage::Entering);
     let answer = challenge.answer(secret);
-    stream.write_all(&answer).await.map_err(setup_io)?;
-    stream.flush().await.map_err(setup_io)?;
-    match stream.read_u8().await.map_err(setup_io)? {
+    stream.write_all(&answer).await.map_err(entering)?;
+    stream.flush().await.map_err(entering)?;
+    match stream.read_u8().await.map_err(entering)? {
         ACCEPTED => Ok(()),
         // Zero says it; anything else is no acceptance either.
         _ => Err(SetupError::Rejected),
@@ -109,6 +184,11 @@ async fn ask_domain(
     let mut domain = None;
     while domain.is_none() {
         let count = stream.read(&mut buffer).await.map_err(closed)?;
+        if count == 0 && decoder.is_mid_frame() {
+            // It knows the question.
+            let error = io::ErrorKind::UnexpectedEof.into();
+            return Err(SetupError::Unreachable(error, Stage::Entering));
+        }
         if count == 0 {
             return Err(SetupError::ClosedOnProbe);
         }
@@ -131,12 +211,12 @@ async fn ask_domain(
     domain.ok_or(SetupError::Misfit)
 }
 
-fn setup_io(error: io::Error) -> SetupError {
+fn setup_io(error: io::Error, stage: Stage) -> SetupError {
     // Over TLS the other end's refusal of us arrives with the first read.
     if is_tls(&error) {
         SetupError::Tls(error)
     } else {
-        SetupError::Unreachable(error)
+        SetupError::Unreachable(error, stage)
     }
 }
 
@@ -150,9 +230,9 @@ fn is_tls(error: &io::Error) -> bool {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SetupError {
     #[error("not reachable: {0}")]
-    Unreachable(io::Error),
-    #[error("not open in time; a server that expects TLS, or none, stays silent like this")]
-    TimedOut,
+    Unreachable(io::Error, Stage),
+    #[error("no answer in time")]
+    TimedOut(Stage),
     #[error("no trustworthy encryption: {0}")]
     Tls(io::Error),
     #[error("{0}")]
@@ -178,10 +258,11 @@ impl SetupError {
     /// For the caller of `connect`, who may be one of several that hear of it.
     pub(crate) fn to_io(&self) -> io::Error {
         match self {
-            Self::Unreachable(error) | Self::Tls(error) => {
-                io::Error::new(error.kind(), error.to_string())
-            }
-            Self::TimedOut => io::Error::new(io::ErrorKind::TimedOut, self.to_string()),
+            Self::Unreachable(error, _) | Self::Tls(error) => match error.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => io::Error::new(error.kind(), error.to_string()),
+            },
+            Self::TimedOut(_) => io::Error::new(io::ErrorKind::TimedOut, self.to_string()),
             other => io::Error::other(other.to_string()),
         }
     }

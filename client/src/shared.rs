@@ -3,12 +3,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use highwater_protocol::RequestNumber;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
 
 use crate::pool::Pool;
 use crate::release::Order;
 use crate::setup::Target;
+use crate::stats::Counts;
+use crate::trace;
 
 /// The life of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,9 +34,13 @@ pub(crate) struct Shared {
     busy: watch::Sender<usize>,
     releases: mpsc::Sender<Order>,
     next_id: AtomicU64,
+    pub(crate) counts: Counts,
+    /// Where the tasks of this client live.
+    pub(crate) runtime: Handle,
 }
 
 impl Shared {
+    /// In the current runtime.
     pub(crate) fn new(target: Target, pool: Pool, releases: mpsc::Sender<Order>) -> Self {
         Self {
             target,
@@ -43,6 +50,8 @@ impl Shared {
             releases,
             // The first one is for the question that opens a connection.
             next_id: AtomicU64::new(2),
+            counts: Counts::default(),
+            runtime: Handle::current(),
         }
     }
 
@@ -80,14 +89,14 @@ impl Shared {
     pub(crate) fn release_later(&self, order: Order) {
         match self.releases.try_send(order) {
             Ok(()) => {}
-            Err(TrySendError::Full(order)) => tracing::warn!(
-                keys = %order.keys, token = %order.token,
-                "too many dropped tickets: this lock is kept until its lease ends",
-            ),
-            Err(TrySendError::Closed(order)) => tracing::warn!(
-                keys = %order.keys, token = %order.token,
-                "the client is closed: this lock is kept until its lease ends",
-            ),
+            Err(TrySendError::Full(order)) => {
+                self.counts.releases_dropped.add();
+                trace::too_many_dropped(&order);
+            }
+            Err(TrySendError::Closed(order)) => {
+                self.counts.releases_dropped.add();
+                trace::dropped_after_the_end(&order);
+            }
         }
     }
 

@@ -5,13 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_lock::{Domain, Fence, FencingToken, KeySet, Mark};
-use tokio::time::{Instant, sleep_until};
+use tokio::task::JoinHandle;
 
 use crate::client::Client;
+use crate::extend::{self, Grant};
+use crate::life::Life;
+use crate::options::Terms;
+use crate::pool::Pool;
 use crate::release::{self, Order};
 use crate::shared::Shared;
-use crate::system;
-use crate::{Lost, Release, ReleaseError};
+use crate::system::{self, Moment};
+use crate::{ExtendError, Lost, Release, ReleaseError, trace};
 
 /// Holds one lock, or several under one token, until it is released, dropped or expired.
 ///
@@ -24,76 +28,149 @@ use crate::{Lost, Release, ReleaseError};
 /// connections open.
 #[must_use = "the lock is released when the ticket is dropped"]
 pub struct Ticket {
-    // Declared first, so that its release is queued before the last client may close.
+    // Declared first: no extension outlives the ticket.
+    keeper: Option<Keeper>,
+    // Declared before the client, so that its release is queued before the last client may close.
     held: Held,
+    life: Arc<Life>,
     client: Client,
 }
 
 impl Ticket {
-    pub(crate) fn new(held: Held, client: Client) -> Self {
-        Self { held, client }
+    pub(crate) fn new(mut held: Held, client: Client, terms: &Terms) -> Self {
+        held.claimed = true;
+        let life = Arc::new(Life::new(held.valid_before));
+        let keeper = terms.keep.map(|max_hold| {
+            let granted = held.valid_before.minus(terms.lease);
+            let work = extend::keep(
+                Arc::clone(&held.shared),
+                held.grant.clone(),
+                Arc::clone(&life),
+                terms.lease,
+                granted.plus(max_hold),
+            );
+            Keeper(held.shared.runtime.spawn(work))
+        });
+        Self {
+            keeper,
+            held,
+            life,
+            client,
+        }
     }
 
     /// The fencing token: higher than that of every earlier holder in this domain.
     pub fn token(&self) -> FencingToken {
-        self.held.token
+        self.held.grant.token
     }
 
     /// What is locked.
     pub fn keys(&self) -> &KeySet {
-        &self.held.keys
+        &self.held.grant.keys
     }
 
     /// Which start of which lock service the token belongs to; learnt on the connection over
     /// which it was granted.
     pub fn domain(&self) -> Domain {
-        self.held.domain
+        self.held.grant.domain
     }
 
     /// The moment until which nobody else can hold the lock, as far as this process can know.
     ///
     /// It is the lease counted from before the request was sent, thus earlier than what the
-    /// server counts. Where the wait took a good part of the lease, the client has asked the
-    /// server for the lease again after the grant, and counts from there; a server of the base
-    /// protocol does not offer that, and then the moment may have passed already. The clock is
-    /// the monotonic one of the system and may stand still during a suspend.
+    /// server counts; an extension moves it. Where the wait took a good part of the lease, the
+    /// client has asked the server for the lease again after the grant, and counts from there.
+    ///
+    /// Leases are counted on a clock that runs on while the machine is suspended, where the system
+    /// has one (Linux and Android); elsewhere a suspend may go unnoticed. This is the same moment
+    /// on the monotonic clock, as it stands now: a suspend from here on brings it nearer, so ask
+    /// [`Ticket::is_valid`] or [`Ticket::remaining`] rather than keeping it.
     pub fn valid_before(&self) -> std::time::Instant {
-        self.held.valid_before.into_std()
+        self.life.valid_before().clock().into_std()
     }
 
-    /// Whether [`Ticket::valid_before`] has not come yet. Good for giving up early; only the fence
-    /// makes a write safe.
+    /// Whether [`Ticket::valid_before`] has not come yet, and nothing else has ended the ticket.
+    /// Once it is `false` it stays so. Good for giving up early; only the fence makes a write safe.
     pub fn is_valid(&self) -> bool {
-        system::now() < self.held.valid_before
+        self.ended().is_none()
     }
 
-    /// What is left until [`Ticket::valid_before`].
+    /// What is left until [`Ticket::valid_before`]; zero when the ticket is not valid.
     pub fn remaining(&self) -> Duration {
-        self.held
-            .valid_before
-            .saturating_duration_since(system::now())
+        match self.ended() {
+            None => self.life.valid_before().remaining(),
+            Some(_) => Duration::ZERO,
+        }
     }
 
-    /// Completes when the ticket is no longer worth anything: its time is over, or the lock
-    /// service has started anew. It can only speak while this process runs. Dropping the future
-    /// changes nothing.
-    pub async fn lost(&self) -> Lost {
-        tokio::select! {
-            biased;
-            () = sleep_until(self.held.valid_before) => Lost::Expired,
-            () = self.client.shared().pool.domain_gone(self.held.domain) => Lost::DomainChanged,
+    fn ended(&self) -> Option<Lost> {
+        self.life.lost().or_else(|| {
+            let gone = self.pool().is_domain_gone(self.domain());
+            gone.then_some(Lost::DomainChanged)
+        })
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.held.shared.pool
+    }
+
+    /// Completes when the ticket is no longer worth anything: its time is over, the lock service
+    /// has started anew, or the server did not know the token at an extension.
+    ///
+    /// It can only speak while this process runs, and after a suspend of the machine up to a
+    /// second late. Dropping the future changes nothing; any number of them may wait, and they
+    /// outlive the ticket without keeping it.
+    pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
+        let (life, shared) = (Arc::clone(&self.life), Arc::clone(&self.held.shared));
+        let domain = self.domain();
+        async move {
+            let lost = tokio::select! {
+                biased;
+                lost = life.over() => return lost,
+                () = shared.pool.domain_gone(domain) => Lost::DomainChanged,
+            };
+            life.end(lost);
+            lost
+        }
+    }
+
+    /// Lengthens the lease: the lock is then held for at least `lease` from now, 1 ms to 1 h.
+    ///
+    /// A lease is never shortened by it. Repeated, over any connection, until the answer is
+    /// certain, for at most 5 s and while the ticket is valid. Dropping the future leaves open
+    /// whether the server has lengthened the lease; the ticket then counts what it counted before.
+    ///
+    /// # Errors
+    /// See [`ExtendError`]. A lost ticket is never revived.
+    pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
+        self.extending(lease).await
+    }
+
+    /// The same without borrowing the ticket.
+    pub(crate) fn extending(
+        &self,
+        lease: Duration,
+    ) -> impl Future<Output = Result<(), ExtendError>> + Send + use<> {
+        let (life, shared) = (Arc::clone(&self.life), Arc::clone(&self.held.shared));
+        let grant = self.held.grant.clone();
+        async move {
+            let lease = extend::whole_millis(lease).ok_or(ExtendError::InvalidLease { lease })?;
+            extend::extend(&shared, &grant, &life, lease).await
         }
     }
 
     /// What a fenced transaction offers to the database: every key with the token, and the domain.
     pub fn fence(&self) -> Fence {
-        let token = self.held.token;
-        let marks = self.held.keys.keys().iter().map(|key| Mark {
+        let Grant {
+            keys,
+            token,
+            domain,
+        } = self.held.grant.clone();
+        let marks = keys.keys().iter().map(|key| Mark {
             key: key.into(),
             token,
         });
-        Fence::from_marks(self.held.domain, marks)
-            .expect("a set has keys, and all of them have one token")
+        Fence::from_marks(domain, marks).expect("a set has keys, and all of them have one token")
     }
 
     /// Gives the lock back and says what came of it, at most 5 s later.
@@ -109,8 +186,11 @@ impl Ticket {
         // queued for the background before the client stops waiting.
         let _busy = self.held.shared.busy();
         let mut ticket = self;
+        ticket.keeper = None;
         let order = ticket.held.order();
-        let outcome = release::release(ticket.client.shared(), &order).await;
+        let span = trace::release_span(&order);
+        let release = release::release(ticket.client.shared(), &order);
+        let outcome = trace::within(span, release).await;
         ticket.held.owed = false;
         outcome
     }
@@ -119,31 +199,41 @@ impl Ticket {
 impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ticket")
-            .field("keys", &self.held.keys)
-            .field("token", &self.held.token)
-            .field("domain", &self.held.domain)
+            .field("keys", self.keys())
+            .field("token", &self.token())
+            .field("domain", &self.domain())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }
 }
 
+/// Extends the lease until it is dropped.
+struct Keeper(JoinHandle<()>);
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 /// A grant, from the moment its frame was read: whoever drops it releases it.
 pub(crate) struct Held {
-    pub(crate) keys: KeySet,
-    pub(crate) token: FencingToken,
-    pub(crate) domain: Domain,
-    pub(crate) valid_before: Instant,
+    pub(crate) grant: Grant,
+    /// At the time of the grant.
+    pub(crate) valid_before: Moment,
     pub(crate) shared: Arc<Shared>,
     /// Whether it must be released when it is dropped.
     pub(crate) owed: bool,
+    /// Whether it has found its caller.
+    pub(crate) claimed: bool,
 }
 
 impl Held {
     fn order(&self) -> Order {
         Order {
-            keys: self.keys.clone(),
-            token: self.token,
-            domain: self.domain,
+            keys: self.grant.keys.clone(),
+            token: self.grant.token,
+            domain: self.grant.domain,
             until: system::now() + release::BUDGET,
         }
     }
@@ -152,6 +242,10 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.owed {
+            if !self.claimed {
+                self.shared.counts.unwanted.add();
+                trace::unwanted(&self.grant.keys, self.grant.token);
+            }
             self.shared.release_later(self.order());
         }
     }
@@ -159,6 +253,6 @@ impl Drop for Held {
 
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Held({} by {})", self.keys, self.token)
+        write!(f, "Held({} by {})", self.grant.keys, self.grant.token)
     }
 }

@@ -101,6 +101,7 @@ fn clocks(files: &[PathBuf]) -> Result<Vec<String>> {
     let words = [
         "Instant::now",
         "SystemTime::now",
+        "clock_gettime",
         "getrandom::fill",
         "getrandom::u32",
         "getrandom::u64",

@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::output::Output;
 use self::pending::{Entry, ExpectedGrant, Pending};
 use crate::call::{Answer, Ask, Call, Control};
+use crate::extend::Grant;
 use crate::limits::{
     ANSWER_TIME, BATCH, GOODBYE_TIME, GRACE, ONE_TRY_BUDGET, QUEUED_ACQUIRES, QUEUED_CONTROLS,
     SILENCE, STALL_TIME, UNANSWERED_ACQUIRES, WRITE_AHEAD_BYTES,
@@ -30,7 +31,7 @@ use crate::options::whole_seconds;
 use crate::pool;
 use crate::setup::{Opened, Stream};
 use crate::shared::{Phase, Shared};
-use crate::system;
+use crate::system::{self, Moment};
 use crate::ticket::Held;
 
 /// One connection and everything that is under way on it.
@@ -159,12 +160,15 @@ impl Session {
             (Reply::Granted { token, .. }, Some(grant)) => {
                 busy = Some(grant.busy);
                 Answer::Granted(Held {
-                    keys: grant.keys,
-                    token,
-                    domain: self.domain,
+                    grant: Grant {
+                        keys: grant.keys,
+                        token,
+                        domain: self.domain,
+                    },
                     valid_before: grant.valid_before,
                     shared: Arc::clone(&self.shared),
                     owed: true,
+                    claimed: false,
                 })
             }
             (Reply::Domain { domain, .. }, _) if domain != self.domain => {
@@ -227,7 +231,7 @@ impl Session {
                 let grant = ExpectedGrant {
                     keys: keys.clone(),
                     // Before the first byte is on its way, so never later than the server's end.
-                    valid_before: now + lease,
+                    valid_before: Moment::now().plus(lease),
                     busy: self.shared.busy(),
                 };
                 let request = Request::Acquire {

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::call::Answer;
 use crate::shared::Busy;
+use crate::system::Moment;
 
 /// A request that has no reply yet.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub(super) struct ExpectedGrant {
     pub(super) keys: KeySet,
-    pub(super) valid_before: Instant,
+    pub(super) valid_before: Moment,
     /// A closing client waits for it.
     pub(super) busy: Busy,
 }

@@ -34,6 +34,7 @@ fn line_over(stream: Box<dyn Stream>, server: DuplexStream, extensions: bool) ->
         address: String::new(),
         secret: Secret::no_auth(),
         tls: None,
+        dial: None,
     };
     let (orders, releases) = mpsc::channel(16);
     let shared = Arc::new(Shared::new(target, Pool::new(1), orders));
@@ -224,7 +225,7 @@ async fn a_call_withdrawn_before_it_was_taken_up_is_never_written() {
     let Ended::Granted(held) = patient(stays).await else {
         panic!("not granted");
     };
-    assert_eq!(held.token, token);
+    assert_eq!(held.grant.token, token);
     // And its release is ordered once, when it is dropped.
     assert!(line.releases.try_recv().is_err());
     drop(held);

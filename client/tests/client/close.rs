@@ -1,14 +1,15 @@
 //! The end of a client: bounded, and leaving as little behind as possible.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use highwater_client::{AcquireError, Client, Release, ReleaseError};
+use highwater_client::{AcquireError, Release, ReleaseError};
 use highwater_protocol::Reply;
+use tokio::time::Instant;
 
 use crate::fake::{Fake, Manners};
 use crate::{acquiring, cancel_of, domain, granted, release_of, released, ticket, wait};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn closing_ends_waiting_calls_and_the_connections() {
     let mut fake = Fake::start(Manners::Polite(domain(1))).await;
     let (client, peers) = fake.client().await;
@@ -41,7 +42,7 @@ async fn closing_ends_waiting_calls_and_the_connections() {
     client.close().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_grant_during_the_closing_is_released_before_the_end() {
     let mut fake = Fake::start(Manners::Polite(domain(1))).await;
     let (client, _peers) = fake.client().await;
@@ -61,7 +62,7 @@ async fn a_grant_during_the_closing_is_released_before_the_end() {
     assert_eq!(error, AcquireError::Closed);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn closing_takes_at_most_five_seconds_whatever_the_server_does() {
     let (mut fake, client, _peers, ticket) = ticket("k").await;
     let acquire = acquiring(&client, "q", wait(60_000));
@@ -74,7 +75,7 @@ async fn closing_takes_at_most_five_seconds_whatever_the_server_does() {
     assert_eq!(error, AcquireError::Indeterminate);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_was_dropped_before_is_released_before_the_connections_close() {
     let (mut fake, client, peers, ticket) = ticket("k").await;
     drop(ticket);
@@ -91,7 +92,7 @@ async fn what_was_dropped_before_is_released_before_the_connections_close() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_release_under_way_finishes_before_the_connections_close() {
     let (mut fake, client, _peers, ticket) = ticket("k").await;
     let releasing = tokio::spawn(ticket.release());
@@ -108,14 +109,14 @@ async fn a_release_under_way_finishes_before_the_connections_close() {
     closing.await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_ticket_that_outlives_the_closing_cannot_be_released() {
     let (_fake, client, _peers, ticket) = ticket("k").await;
     client.close().await;
     assert_eq!(ticket.release().await, Err(ReleaseError::Closed));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_ticket_keeps_the_connections_and_the_last_one_closes_them() {
     let (mut fake, client, peers, ticket) = ticket("k").await;
     drop(client);
@@ -128,10 +129,10 @@ async fn a_ticket_keeps_the_connections_and_the_last_one_closes_them() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_abandoned_connect_leaves_nothing_running() {
     let mut fake = Fake::start(Manners::Polite(domain(1))).await;
-    let connect = tokio::spawn(Client::builder(fake.address).connect());
+    let connect = tokio::spawn(fake.builder().connect());
     let first = fake.opened().await;
     connect.abort();
     // Whether or not it had become a client just then.

@@ -1,40 +1,53 @@
 //! Who is let in, and what stands in the way.
 
-use std::time::{Duration, Instant};
+use std::error::Error as _;
+use std::io::{self, ErrorKind};
+use std::time::Duration;
 
-use highwater_client::{AcquireError, Client, ConnectError, Domain, HelloError, Secret};
-use highwater_protocol::handshake::Node;
+use highwater_client::{
+    AcquireError, Client, ConnectError, ConnectHint, Domain, HelloError, Secret,
+};
+use highwater_protocol::handshake::{HELLO_BYTES, Node};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 use crate::fake::{Fake, Manners};
 use crate::{acquiring, domain, granted, released, wait};
 
+/// The frame that tells the domain: opcode, length, id, the domain itself, and the extensions.
+const DOMAIN_REPLY_BYTES: usize = 3 + 8 + 32 + 4;
+const CONNECT_TIME: Duration = Duration::from_millis(500);
+
 async fn refusal(manners: Manners) -> ConnectError {
     let fake = Fake::start(manners).await;
-    let builder = Client::builder(fake.address).connect_time(Duration::from_millis(500));
+    let builder = fake.builder().connect_time(CONNECT_TIME);
     builder.connect().await.unwrap_err()
+}
+
+async fn unreachable(manners: Manners) -> (ConnectHint, io::Error) {
+    match refusal(manners).await {
+        ConnectError::Unreachable { hint, source, .. } => (hint, source),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn secret(text: &str) -> Secret {
     Secret::new(text).unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_right_secret_opens_and_a_wrong_or_missing_one_is_named() {
     let right = secret("the right client token");
     let mut fake = Fake::with_secret(Manners::Polite(domain(1)), Some(right)).await;
     fake.client().await;
-    for wrong in [Some(secret("another client token")), None] {
-        let mut builder = Client::builder(fake.address);
-        if let Some(wrong) = wrong {
-            builder = builder.token(wrong);
-        }
+    for wrong in [secret("another client token"), Secret::no_auth()] {
+        let builder = fake.builder().token(wrong);
         let error = builder.connect().await.unwrap_err();
         assert!(matches!(error, ConnectError::Unauthenticated), "{error:?}");
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_secret_that_is_no_longer_valid_ends_calls_before_their_wait() {
     let mut fake = Fake::start(Manners::Polite(domain(1))).await;
     let (client, peers) = fake.client().await;
@@ -59,7 +72,7 @@ async fn a_secret_that_is_no_longer_valid_ends_calls_before_their_wait() {
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn another_program_or_mode_is_named_at_once() {
     let started = Instant::now();
     let http = b"HTTP/1.1 400 Bad Request\r\n\r\nwrong".to_vec();
@@ -78,37 +91,69 @@ async fn another_program_or_mode_is_named_at_once() {
 }
 
 #[tokio::test]
-async fn nobody_there_or_a_silent_peer_is_unreachable_in_time() {
+async fn nobody_at_the_address_is_unreachable_in_time_and_the_cause_is_told() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
-    let started = Instant::now();
     let builder = Client::builder(address).connect_time(Duration::from_millis(500));
     let error = builder.connect().await.unwrap_err();
-    assert!(matches!(error, ConnectError::Unreachable(_)), "{error:?}");
-    let error = refusal(Manners::Silent).await;
-    assert!(matches!(error, ConnectError::Unreachable(_)), "{error:?}");
-    assert!(started.elapsed() < Duration::from_secs(4));
+    let cause = error.source().unwrap().to_string();
+    assert!(cause.to_lowercase().contains("refused"), "{cause}");
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
+    let ConnectError::Unreachable { hint, source, .. } = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(hint, ConnectHint::NothingListens);
+    assert_eq!(source.kind(), ErrorKind::ConnectionRefused);
 }
 
-#[tokio::test]
+/// Where an attempt ends, and what a client then says, for every byte of the way in.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_stalls_or_closes_after_any_byte_of_the_way_in_is_told_apart() {
+    let whole = HELLO_BYTES + 1 + DOMAIN_REPLY_BYTES;
+    for stalls in [true, false] {
+        for bytes in 0..whole {
+            if !stalls && bytes == HELLO_BYTES + 1 {
+                // So does a server of the base protocol, and is used as one.
+                continue;
+            }
+            let started = Instant::now();
+            let manners = Manners::Partial {
+                domain: domain(1),
+                bytes,
+                stalls,
+            };
+            let (hint, source) = unreachable(manners).await;
+            let expected = match (stalls, bytes < HELLO_BYTES) {
+                (true, true) => ConnectHint::SilentWithoutTls,
+                (false, true) => ConnectHint::ClosedAtOnce,
+                (_, false) => ConnectHint::Interrupted,
+            };
+            assert_eq!(hint, expected, "after {bytes} bytes");
+            assert_eq!(source.kind() == ErrorKind::TimedOut, stalls, "{source}");
+            assert_eq!(started.elapsed(), CONNECT_TIME, "after {bytes} bytes");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn garbage_in_the_place_of_the_domain_is_no_connection() {
     for bytes in [
         b"z".to_vec(),
         // A domain for another question.
-        [&b"d\x00\x28\x00\x00\x00\x00\x00\x00\x00\x63"[..], &[7; 32]].concat(),
+        [&b"d\x00\x2c\x00\x00\x00\x00\x00\x00\x00\x63"[..], &[7; 36]].concat(),
         b"T\x00\x08\x00\x00\x00\x00\x00\x00\x00\x01".to_vec(),
         b"L\x00\x01\x02".to_vec(),
     ] {
-        let error = refusal(Manners::Strange(bytes)).await;
-        assert!(matches!(error, ConnectError::Unreachable(_)), "{error:?}");
+        let (hint, _) = unreachable(Manners::Strange(bytes)).await;
+        assert_eq!(hint, ConnectHint::Unsuitable);
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_is_still_starting_is_tried_again() {
     let mut fake = Fake::start(Manners::Away).await;
-    let connect = tokio::spawn(Client::builder(fake.address).connect());
+    let connect = tokio::spawn(fake.builder().connect());
     // Its attempts fail while it is away; whenever it comes, they succeed.
     tokio::time::sleep(Duration::from_millis(150)).await;
     fake.becomes(Manners::Polite(domain(1)));
@@ -116,10 +161,10 @@ async fn a_server_that_is_still_starting_is_tried_again() {
     connect.await.unwrap().unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_base_server_is_used_with_the_constant_domain() {
     let mut fake = Fake::start(Manners::Base).await;
-    let client = Client::builder(fake.address).connect().await.unwrap();
+    let client = fake.builder().connect().await.unwrap();
     let acquire = acquiring(&client, "k", wait(5_000));
     let (peer, request) = fake.request().await;
     peer.reply(granted(&request, 7));
@@ -127,10 +172,10 @@ async fn a_base_server_is_used_with_the_constant_domain() {
     assert_eq!(ticket.domain(), Domain::from_bytes(Node::Single.identity()));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_close_on_the_question_for_the_domain_does_not_make_a_base_server() {
     let mut fake = Fake::start(Manners::Stumbling(domain(3))).await;
-    let client = Client::builder(fake.address).connect().await.unwrap();
+    let client = fake.builder().connect().await.unwrap();
     // The one that stumbles, the other one, and the first one again.
     for _ in 0..3 {
         fake.opened().await;
@@ -145,10 +190,10 @@ async fn one_close_on_the_question_for_the_domain_does_not_make_a_base_server() 
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn closes_with_another_failure_between_them_do_not_make_a_base_server() {
     let mut fake = Fake::start(Manners::Faltering(domain(3))).await;
-    let client = Client::builder(fake.address).connect().await.unwrap();
+    let client = fake.builder().connect().await.unwrap();
     for _ in 0..4 {
         fake.opened().await;
     }
@@ -162,14 +207,14 @@ async fn closes_with_another_failure_between_them_do_not_make_a_base_server() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_may_connect_with_any_patience() {
     let fake = Fake::start(Manners::Polite(domain(1))).await;
-    let builder = Client::builder(fake.address).connect_time(Duration::MAX);
+    let builder = fake.builder().connect_time(Duration::MAX);
     builder.connect().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_wrong_address_is_told_before_anything_is_sent() {
     for address in ["nowhere", "host:", "host:0", ":1"] {
         let error = Client::builder(address).connect().await.unwrap_err();

@@ -1,25 +1,28 @@
 //! A lock server that does what a test says, right or wrong.
 //!
-//! It lets clients in by itself, as its [`Manners`] say, and tells the test of every request; the
+//! It is reached through memory, so that a test with paused time is the same every time. It lets
+//! clients in by itself, as its [`Manners`] say, and tells the test of every request; the
 //! test decides what is answered and when.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use highwater_client::{Client, Domain, Secret};
+use highwater_client::{Builder, Client, Domain, Secret};
 use highwater_protocol::handshake::{
-    ACCEPTED, ANSWER_BYTES, Challenge, Node, Nonce, REJECTED, Slot,
+    ACCEPTED, ANSWER_BYTES, Challenge, HELLO_BYTES, Node, Nonce, REJECTED, Slot,
 };
-use highwater_protocol::{Extensions, Incoming, Reply, Request, RequestDecoder};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use highwater_protocol::{Extensions, Incoming, Reply, Request, RequestDecoder, RequestNumber};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 /// How long a test waits for something that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What a connection holds in each direction.
+const PIPE: usize = 64 * 1024;
 
 /// What it does with a new connection.
 #[derive(Clone, Debug)]
@@ -35,8 +38,12 @@ pub(crate) enum Manners {
     Faltering(Domain),
     /// Closes at once.
     Away,
-    /// Accepts and says nothing.
-    Silent,
+    /// Polite for so many bytes of its own, and then says nothing, or closes.
+    Partial {
+        domain: Domain,
+        bytes: usize,
+        stalls: bool,
+    },
     /// Sends these bytes instead of a hello.
     Bytes(Vec<u8>),
     /// Says hello as a member of a cluster.
@@ -46,11 +53,25 @@ pub(crate) enum Manners {
 }
 
 pub(crate) struct Fake {
-    pub(crate) address: SocketAddr,
+    door: Door,
     pub(crate) secret: Option<Secret>,
     manners: Arc<Mutex<(Manners, Option<Secret>)>>,
     events: mpsc::UnboundedReceiver<Event>,
     gone: BTreeSet<usize>,
+}
+
+/// Where connections begin.
+#[derive(Clone)]
+pub(crate) struct Door(mpsc::UnboundedSender<DuplexStream>);
+
+impl Door {
+    /// A new connection, as the client sees it.
+    pub(crate) fn knock(&self) -> io::Result<DuplexStream> {
+        let (client, server) = duplex(PIPE);
+        let sent = self.0.send(server);
+        sent.map_err(|_| io::ErrorKind::ConnectionRefused)?;
+        Ok(client)
+    }
 }
 
 /// The server's end of one connection.
@@ -72,14 +93,15 @@ impl Fake {
     }
 
     pub(crate) async fn with_secret(manners: Manners, secret: Option<Secret>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let (door, mut arrivals) = mpsc::unbounded_channel();
         let manners = Arc::new(Mutex::new((manners, secret.clone())));
         let (sender, events) = mpsc::unbounded_channel();
         let shared = Arc::clone(&manners);
         tokio::spawn(async move {
             for number in 0.. {
-                let (stream, _) = listener.accept().await.unwrap();
+                let Some(stream) = arrivals.recv().await else {
+                    return;
+                };
                 let manners = shared.lock().unwrap().clone();
                 let events = sender.clone();
                 tokio::spawn(async move {
@@ -90,7 +112,7 @@ impl Fake {
             }
         });
         Self {
-            address,
+            door: Door(door),
             secret,
             manners,
             events,
@@ -108,14 +130,29 @@ impl Fake {
         self.manners.lock().unwrap().1 = Some(secret);
     }
 
+    pub(crate) fn door(&self) -> Door {
+        self.door.clone()
+    }
+
+    /// A builder for a client of this server.
+    pub(crate) fn builder(&self) -> Builder {
+        let door = self.door();
+        let builder = Client::builder("fake:1").dialer(move || std::future::ready(door.knock()));
+        match &self.secret {
+            Some(secret) => builder.token(secret.clone()),
+            None => builder,
+        }
+    }
+
     /// A client with both its connections open.
     pub(crate) async fn client(&mut self) -> (Client, [Peer; 2]) {
-        let mut builder = Client::builder(self.address);
-        if let Some(secret) = &self.secret {
-            builder = builder.token(secret.clone());
-        }
-        let client = builder.connect().await.unwrap();
+        let client = self.builder().connect().await.unwrap();
         (client, [self.opened().await, self.opened().await])
+    }
+
+    /// The next thing that happens, however long it takes; `None` is the end.
+    pub(crate) async fn any_event(&mut self) -> Option<Event> {
+        self.events.recv().await
     }
 
     async fn event(&mut self) -> Event {
@@ -148,6 +185,17 @@ impl Fake {
         }
     }
 
+    /// The next request, which need not come.
+    pub(crate) async fn request_in_peace(&mut self) -> Request {
+        loop {
+            match self.any_event().await {
+                Some(Event::Request(_, request)) => return request,
+                Some(_) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+
     /// Waits until the client has closed this connection; gives the requests before.
     pub(crate) async fn closed(&mut self, number: usize) -> Vec<Request> {
         let mut requests = Vec::new();
@@ -176,9 +224,36 @@ impl Peer {
     }
 }
 
+/// Says what a polite server does, up to so many bytes, and gives the connection back.
+async fn partial(mut stream: DuplexStream, domain: Domain, bytes: usize) -> DuplexStream {
+    let challenge = Challenge::new(Node::Single, Nonce::from([7; 16]));
+    let mut said = challenge.hello().to_vec();
+    said.push(ACCEPTED);
+    let id = RequestNumber::MIN;
+    Reply::Domain {
+        id,
+        domain,
+        extensions: Extensions::EXTEND.and(Extensions::CANCEL),
+    }
+    .encode(&mut said);
+    stream.write_all(&said[..bytes]).await.unwrap();
+    // What the client can say by then, or it would be cut off in the middle of that.
+    let (hello, question) = (HELLO_BYTES, 11);
+    let mut heard = vec![
+        0;
+        if bytes < hello {
+            0
+        } else {
+            ANSWER_BYTES + question * usize::from(bytes > hello)
+        }
+    ];
+    stream.read_exact(&mut heard).await.unwrap();
+    stream
+}
+
 /// `Some` when the connection was announced, so that its end must be too.
 async fn serve(
-    mut stream: TcpStream,
+    mut stream: DuplexStream,
     (manners, secret): (Manners, Option<Secret>),
     number: usize,
     events: &mpsc::UnboundedSender<Event>,
@@ -192,9 +267,17 @@ async fn serve(
     };
     let node = match &manners {
         Manners::Away => return None,
-        Manners::Silent => {
-            std::future::pending::<()>().await;
-            Node::Single
+        Manners::Partial {
+            domain,
+            bytes,
+            stalls,
+        } => {
+            let stream = partial(stream, *domain, *bytes).await;
+            if *stalls {
+                std::future::pending::<()>().await;
+            }
+            drop(stream);
+            return None;
         }
         Manners::Bytes(bytes) => {
             stream.write_all(bytes).await.ok()?;

@@ -2,10 +2,17 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod acquire;
+#[cfg(feature = "blocking")]
+mod blocking;
+mod cancel;
 mod close;
 mod connect;
+mod extend;
 mod fake;
+mod hang;
+mod model;
 mod release;
+mod steps;
 
 use std::time::Duration;
 

@@ -1,14 +1,15 @@
 //! Giving locks back: certain, repeated, in the background, and only to the right domain.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use highwater_client::{ErrorCode, Lost, Release, ReleaseError};
 use highwater_protocol::Reply;
+use tokio::time::Instant;
 
 use crate::fake::Manners;
 use crate::{acquired, acquiring, domain, granted, release_of, released, ticket, wait};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn released_and_not_current_are_told_apart() {
     let (mut fake, client, _peers, first) = ticket("k").await;
     let release = tokio::spawn(first.release());
@@ -29,7 +30,7 @@ async fn released_and_not_current_are_told_apart() {
     assert_eq!(acquired(&fake.request().await.1), "next");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_uncertain_release_is_repeated_with_the_same_token() {
     let (mut fake, _client, _peers, ticket) = ticket("k").await;
     let release = tokio::spawn(ticket.release());
@@ -53,7 +54,7 @@ async fn an_uncertain_release_is_repeated_with_the_same_token() {
     assert_eq!(release.await.unwrap(), Ok(Release::NotCurrent));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_release_that_is_refused_is_not_repeated() {
     let (mut fake, client, _peers, ticket) = ticket("k").await;
     let release = tokio::spawn(ticket.release());
@@ -66,7 +67,7 @@ async fn a_release_that_is_refused_is_not_repeated() {
     assert_eq!(acquired(&fake.request().await.1), "next");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_release_that_is_never_answered_is_unknown_after_five_seconds() {
     let (mut fake, _client, _peers, ticket) = ticket("k").await;
     let started = Instant::now();
@@ -87,7 +88,7 @@ async fn a_release_that_is_never_answered_is_unknown_after_five_seconds() {
     assert!(started.elapsed() < Duration::from_millis(5_900));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_dropped_ticket_is_released_in_the_background_until_that_is_certain() {
     let (mut fake, _client, _peers, ticket) = ticket("k").await;
     drop(ticket);
@@ -99,7 +100,7 @@ async fn a_dropped_ticket_is_released_in_the_background_until_that_is_certain() 
     peer.reply(released(&request));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_dropped_release_goes_on_in_the_background() {
     let (mut fake, _client, _peers, ticket) = ticket("k").await;
     let release = tokio::spawn(ticket.release());
@@ -112,7 +113,7 @@ async fn a_dropped_release_goes_on_in_the_background() {
     peer.reply(released(&request));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_ticket_of_another_domain_is_never_released_at_this_one() {
     let (mut fake, client, peers, old) = ticket("k").await;
     fake.becomes(Manners::Polite(domain(2)));
@@ -137,7 +138,7 @@ async fn a_ticket_of_another_domain_is_never_released_at_this_one() {
     assert_eq!(release.await.unwrap(), Ok(Release::Released));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_ticket_is_lost_when_its_time_is_over() {
     let (mut fake, client, _peers, _other) = ticket("other").await;
     let options = wait(5_000).lease(Duration::from_millis(300));
@@ -146,12 +147,12 @@ async fn a_ticket_is_lost_when_its_time_is_over() {
     peer.reply(granted(&request, 2));
     let ticket = acquire.await.unwrap().unwrap();
     assert_eq!(ticket.lost().await, Lost::Expired);
-    assert!(Instant::now() >= ticket.valid_before());
+    assert!(Instant::now().into_std() >= ticket.valid_before());
     assert!(!ticket.is_valid());
     assert_eq!(ticket.remaining(), Duration::ZERO);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_release_gets_through_however_many_acquires_wait() {
     let (mut fake, client, _peers, ticket) = ticket("k").await;
     // More than both connections take up and queue.

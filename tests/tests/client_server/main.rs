@@ -1,6 +1,10 @@
 //! The client and the server together, over loopback.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod blocking;
+mod cancel;
+mod frozen;
+mod kept;
 mod locks;
 mod restart;
 mod secure;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use highwater_client::{AcquireError, Client, ClientTls, ConnectError, Release, Secret};
+use highwater_client::{
+    AcquireError, Client, ClientTls, ConnectError, ConnectHint, Release, Secret,
+};
 use highwater_server::Server;
 use highwater_tests::wait::eventually;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -100,10 +102,15 @@ async fn an_unknown_authority_another_name_and_a_plain_peer_are_refused() {
     let wrong_name = trusting(&pki).server_name("elsewhere.example");
     for tls in [unknown, wrong_name] {
         let error = refusal(&server, Some(tls)).await;
-        assert!(matches!(error, ConnectError::Tls(_)), "{error:?}");
+        assert_eq!(hint(&error), ConnectHint::Certificate, "{error:?}");
     }
     let error = refusal(&server, None).await;
-    assert!(matches!(error, ConnectError::Unreachable(_)), "{error:?}");
+    assert!(
+        matches!(error, ConnectError::Unreachable { .. }),
+        "{error:?}"
+    );
+    assert_eq!(hint(&error), ConnectHint::SilentWithoutTls, "{error:?}");
+    assert!(error.to_string().contains("expects TLS"), "{error}");
     let invalid = trusting(&pki).server_name("not a name");
     let error = refusal(&server, Some(invalid)).await;
     assert!(
@@ -121,7 +128,16 @@ async fn a_plain_server_is_no_partner_for_an_encrypting_client() {
     let server = server().await;
     let tls = trusting(&pki()).server_name("localhost");
     let error = refusal(&server, Some(tls)).await;
-    assert!(matches!(error, ConnectError::Tls(_)), "{error:?}");
+    assert!(matches!(error, ConnectError::Tls { .. }), "{error:?}");
+    assert_eq!(hint(&error), ConnectHint::NoTls, "{error:?}");
+}
+
+#[track_caller]
+fn hint(error: &ConnectError) -> ConnectHint {
+    match error {
+        ConnectError::Tls { hint, .. } | ConnectError::Unreachable { hint, .. } => *hint,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]

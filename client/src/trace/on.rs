@@ -1,0 +1,75 @@
+//! With the feature `tracing`.
+
+use highwater_lock::{Domain, FencingToken, KeySet};
+use tracing::{Instrument as _, Span, debug, info, info_span, warn};
+
+use crate::options::Terms;
+use crate::release::Order;
+use crate::session::End;
+use crate::setup::SetupError;
+use crate::{ExtendError, Release, ReleaseError};
+
+/// Around an acquire, from the call to its outcome.
+pub(crate) fn acquire_span(keys: &KeySet, terms: &Terms) -> Span {
+    info_span!("acquire", %keys, wait = ?terms.wait, lease = ?terms.lease)
+}
+
+/// Around the releases that somebody waits for.
+pub(crate) fn release_span(order: &Order) -> Span {
+    info_span!("release", keys = %order.keys, token = %order.token)
+}
+
+/// The future inside of the span.
+pub(crate) fn within<F: Future>(span: Span, future: F) -> impl Future<Output = F::Output> {
+    future.instrument(span)
+}
+
+pub(crate) fn connected(index: usize, address: &str, domain: Domain, extensions: bool) {
+    info!(connection = index, address, %domain, extensions, "connected");
+}
+
+pub(crate) fn connect_refused(index: usize, address: &str, error: &SetupError) {
+    warn!(connection = index, address, %error, "connection refused");
+}
+
+pub(crate) fn connect_failed(index: usize, address: &str, error: &SetupError) {
+    debug!(connection = index, address, %error, "no connection");
+}
+
+pub(crate) fn disconnected(index: usize, address: &str, reason: &End) {
+    info!(connection = index, address, %reason, "connection ended");
+}
+
+pub(crate) fn let_go(order: &Order, release: Release) {
+    debug!(keys = %order.keys, token = %order.token, ?release, "let go");
+}
+
+pub(crate) fn not_let_go(order: &Order, error: ReleaseError) {
+    warn!(keys = %order.keys, token = %order.token, %error, "not let go");
+}
+
+pub(crate) fn too_many_dropped(order: &Order) {
+    warn!(
+        keys = %order.keys, token = %order.token,
+        "too many dropped tickets: this lock is kept until its lease ends",
+    );
+}
+
+pub(crate) fn dropped_after_the_end(order: &Order) {
+    warn!(
+        keys = %order.keys, token = %order.token,
+        "the client is closed: this lock is kept until its lease ends",
+    );
+}
+
+pub(crate) fn closed_with_releases() {
+    warn!("closed with releases under way: those locks end with their leases");
+}
+
+pub(crate) fn unwanted(keys: &KeySet, token: FencingToken) {
+    debug!(%keys, %token, "granted to nobody any more: let go");
+}
+
+pub(crate) fn not_extended(keys: &KeySet, token: FencingToken, error: &ExtendError) {
+    warn!(%keys, %token, %error, "not extended");
+}
