@@ -11,6 +11,21 @@ fn busy(id: u64) -> Answer {
     Answer::new('B', id, &[])
 }
 
+/// Every busy reply was counted by this reason, and none by another.
+async fn counted(server: &Server, reason: &str, times: u64) {
+    for other in [
+        "keys",
+        "waiters",
+        "waiters_per_key",
+        "waiters_per_connection",
+        "tokens",
+        "other",
+    ] {
+        let count = counter(server, &format!("busy_total{{reason=\"{other}\"}}")).await;
+        assert_eq!(count, if other == reason { times } else { 0 }, "{other}");
+    }
+}
+
 /// Sends acquires that have to queue, and returns when they do.
 async fn queue(server: &Server, wire: &mut Wire, requests: &[Vec<u8>]) {
     let all = server.counts().waiters + requests.len();
@@ -64,7 +79,7 @@ async fn serves_the_rest(holder: &mut Wire, (apple, group): (u64, u64)) {
 
 #[tokio::test]
 async fn the_queue_of_one_key_is_bounded() {
-    let server = server_with(|limits| limits.locks.waiters_per_key = 2).await;
+    let server = counted_server_with(|limits| limits.locks.waiters_per_key = 2).await;
     let mut holder = Wire::open(&server).await;
     let mut waiter = Wire::open(&server).await;
     let held = hold(&mut holder).await;
@@ -79,6 +94,7 @@ async fn the_queue_of_one_key_is_bounded() {
         waiter.expect(&request, busy(9)).await;
     }
     serves_the_rest(&mut holder, held).await;
+    counted(&server, "waiters_per_key", 5).await;
     // Other queues are not full, and this one is not once somebody has left.
     holder.take(3, "plum").await;
     queue(&server, &mut waiter, &[acquire(5, 60, 60, "plum")]).await;
@@ -89,7 +105,7 @@ async fn the_queue_of_one_key_is_bounded() {
 
 #[tokio::test]
 async fn all_queues_together_are_bounded() {
-    let server = server_with(|limits| limits.locks.waiters = 2).await;
+    let server = counted_server_with(|limits| limits.locks.waiters = 2).await;
     let mut holder = Wire::open(&server).await;
     let mut waiter = Wire::open(&server).await;
     let mut other = Wire::open(&server).await;
@@ -104,6 +120,7 @@ async fn all_queues_together_are_bounded() {
         waiter.expect(&request, busy(9)).await;
     }
     serves_the_rest(&mut holder, held).await;
+    counted(&server, "waiters", 10).await;
     // The end of a connection makes room.
     drop(waiter);
     eventually(|| server.counts().waiters == 0).await;
@@ -112,7 +129,7 @@ async fn all_queues_together_are_bounded() {
 
 #[tokio::test]
 async fn what_one_connection_has_pending_is_bounded() {
-    let server = server_with(|limits| limits.locks.waiters_per_connection = 2).await;
+    let server = counted_server_with(|limits| limits.locks.waiters_per_connection = 2).await;
     let mut holder = Wire::open(&server).await;
     let mut waiter = Wire::open(&server).await;
     let mut other = Wire::open(&server).await;
@@ -129,6 +146,7 @@ async fn what_one_connection_has_pending_is_bounded() {
     waiter.take(9, "plum").await;
     queue(&server, &mut other, &[acquire(9, 60, 60, "apple")]).await;
     serves_the_rest(&mut holder, held).await;
+    counted(&server, "waiters_per_connection", 5).await;
     holder
         .expect(&release(9, held.0, "apple"), released(9))
         .await;
@@ -138,7 +156,7 @@ async fn what_one_connection_has_pending_is_bounded() {
 
 #[tokio::test]
 async fn the_keys_in_use_are_bounded() {
-    let server = server_with(|limits| limits.locks.keys = 4).await;
+    let server = counted_server_with(|limits| limits.locks.keys = 4).await;
     let mut holder = Wire::open(&server).await;
     let mut other = Wire::open(&server).await;
     // Apple and a group of one slot are two keys.
@@ -190,7 +208,7 @@ async fn the_keys_in_use_are_bounded() {
 
 #[tokio::test]
 async fn the_connections_are_bounded_and_those_inside_do_not_notice() {
-    let server = server_with(|limits| limits.connections = 3).await;
+    let server = counted_server_with(|limits| limits.connections = 3).await;
     let mut inside = [Wire::open(&server).await, Wire::open(&server).await];
     // One that is not through yet has a place like any other.
     let mut silent = Wire::dial(server.local_addr()).await;
@@ -202,6 +220,8 @@ async fn the_connections_are_bounded_and_those_inside_do_not_notice() {
     for (id, wire) in (1..).zip(&mut inside) {
         wire.take(1, &format!("inside-{id}")).await;
     }
+    assert_eq!(counter(&server, "connections_refused_total").await, 20);
+    assert_eq!(counter(&server, "connections").await, 3);
     drop(silent);
     // The place may be free a moment after the close.
     loop {

@@ -154,7 +154,7 @@ async fn a_slow_reader_is_not_read_so_its_replies_stay_bounded() {
 #[tokio::test]
 async fn a_reader_that_is_owed_too_much_is_dropped_and_all_it_was_owed_is_free() {
     const OWED: u64 = 30_000;
-    let server = server_with(|limits| {
+    let server = counted_server_with(|limits| {
         roomy(limits);
         limits.output_bytes = 1; // as 64 KiB
         limits.locks.waiters_per_connection = OWED as u32;
@@ -184,6 +184,8 @@ async fn a_reader_that_is_owed_too_much_is_dropped_and_all_it_was_owed_is_free()
         }
     }
     eventually(|| server.counts().connections == 1).await;
+    let overflow = r#"connections_closed_total{reason="overflow"}"#;
+    eventually_counted(&server, overflow, 1).await;
     assert_eq!(server.counts().waiters, 0);
     // What had left before is held, and nothing of what came later, however late.
     let read = slow.answers_until_end().await.len();

@@ -207,7 +207,7 @@ impl Bystander {
 
 /// A server where `held` and the only slot of `group` are somebody's.
 async fn target() -> (Server, Wire) {
-    let server = server().await;
+    let server = counted_server_with(|_| {}).await;
     let mut holder = Wire::open(&server).await;
     holder.take(1, "held").await;
     let request = acquire_slot(2, 0, 600_000, 1, "group");
@@ -226,6 +226,11 @@ async fn run(pace: Pace) {
     let bystander = Bystander::start(&server).await;
     let attacks = attacks();
     println!("{} attacks", attacks.len());
+    let all = attacks.len() as u64;
+    let ends = attacks
+        .iter()
+        .filter(|attack| matches!(attack.fate, Fate::Ends));
+    let ends = ends.count() as u64;
     for Attack { name, bytes, fate } in attacks {
         let mut wire = Wire::open(&server).await;
         match pace {
@@ -282,6 +287,21 @@ async fn run(pace: Pace) {
     assert!(rounds > 0, "the bystander worked meanwhile");
     println!("the bystander had {rounds} rounds");
     eventually(|| server.counts().connections == 1).await;
+    // Each end is counted by its reason; the bystander closed its own.
+    eventually_counted(
+        &server,
+        r#"connections_closed_total{reason="malformed"}"#,
+        ends,
+    )
+    .await;
+    let by_peer = all - ends + 1;
+    eventually_counted(
+        &server,
+        r#"connections_closed_total{reason="by_peer"}"#,
+        by_peer,
+    )
+    .await;
+    assert_eq!(counter(&server, "connections").await, 1);
     assert_eq!(server.counts().waiters, 0);
     assert_eq!(server.counts().held_keys, 2);
     drop(holder);
@@ -369,6 +389,12 @@ async fn every_request_on_an_id_that_is_in_use_ends_the_connection() {
         }
     }
     println!("{pairs} pairs");
+    eventually_counted(
+        &server,
+        r#"connections_closed_total{reason="id_in_use"}"#,
+        pairs,
+    )
+    .await;
     assert!(bystander.stop().await > 0);
     assert_eq!(server.counts().held_keys, 2);
     drop(holder);

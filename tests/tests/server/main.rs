@@ -5,6 +5,7 @@
 
 mod bounds;
 mod busy;
+mod counted;
 mod delivery;
 mod errors;
 mod extensions;

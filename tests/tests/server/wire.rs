@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use highwater_protocol::Secret;
 use highwater_protocol::handshake::{Challenge, Node};
-use highwater_server::{Builder, Limits, Server};
+use highwater_server::{Admin, Builder, Limits, Server};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -359,6 +359,50 @@ pub(crate) async fn server_with(change: impl FnOnce(&mut Limits)) -> Server {
     change(&mut limits);
     let started = builder().no_auth().limits(limits).start().await;
     started.expect("starts")
+}
+
+/// As [`server_with`], with an admin listener, for [`counter`].
+pub(crate) async fn counted_server_with(change: impl FnOnce(&mut Limits)) -> Server {
+    let mut limits = Limits::default();
+    change(&mut limits);
+    let admin = Admin::on(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let started = builder()
+        .no_auth()
+        .limits(limits)
+        .admin(admin)
+        .start()
+        .await;
+    started.expect("starts")
+}
+
+/// What the server counts under a name with its label, such as `busy_total{reason="keys"}`.
+pub(crate) async fn counter(server: &Server, name: &str) -> u64 {
+    let address = server.admin_addr().expect("an admin listener");
+    let mut stream = within(TcpStream::connect(address)).await.expect("connects");
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    within(stream.write_all(request)).await.expect("writes");
+    let mut page = String::new();
+    within(stream.read_to_string(&mut page))
+        .await
+        .expect("a page");
+    let wanted = format!("highwater_{name} ");
+    let value = page.lines().find_map(|line| line.strip_prefix(&wanted));
+    let value = value.unwrap_or_else(|| panic!("there is no {wanted}in {page}"));
+    value.parse().expect("a number")
+}
+
+/// Waits until the server has counted so many.
+pub(crate) async fn eventually_counted(server: &Server, name: &str, count: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let counted = counter(server, name).await;
+        if counted == count {
+            return;
+        }
+        let late = Instant::now() >= deadline;
+        assert!(!late && counted < count, "{name} is {counted}, not {count}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// A certificate for `localhost`: the server's configuration, and a client that trusts it.
