@@ -205,22 +205,38 @@ async fn the_time_in_the_queue_is_told_in_whole_milliseconds_and_never_too_long(
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_in_milliseconds_ends_exactly_then() {
-    let desk = desk();
-    let (holder, waiter) = (peer(&desk), peer(&desk));
-    holder.acquires(&desk, 1, &["apple"], 0, 60);
-    let request = Request::AcquireTimed {
-        id: number(1),
-        keys: Key::new("apple").unwrap().into(),
-        wait: SpanMillis::new(20).unwrap(),
-        lease: LeaseMillis::new(1).unwrap(),
+    let (wait, lease) = (SpanMillis::new(20).unwrap(), LeaseMillis::new(1).unwrap());
+    let (key, id) = (Key::new("apple").unwrap(), number(1));
+    let slots = NonZeroU32::new(1).unwrap();
+    let timed = Request::AcquireTimed {
+        id,
+        keys: key.clone().into(),
+        wait,
+        lease,
     };
-    waiter.asks(&desk, request);
-    advance(micros(19_999)).await;
-    desk.tick();
-    assert_eq!(waiter.replies(), []);
-    advance(micros(1)).await;
-    desk.tick();
-    assert_eq!(waiter.replies(), [Reply::TimedOut { id: number(1) }]);
+    let slot = |lease| Request::AcquireSlot {
+        id,
+        name: key.clone(),
+        slots,
+        wait,
+        lease,
+    };
+    let hour = LeaseMillis::new(LeaseMillis::MAX).unwrap();
+    for request in [timed, slot(lease)] {
+        let desk = desk();
+        let (holder, waiter) = (peer(&desk), peer(&desk));
+        match request {
+            Request::AcquireSlot { .. } => holder.asks(&desk, slot(hour)),
+            _ => holder.acquires(&desk, 1, &["apple"], 0, 60),
+        }
+        waiter.asks(&desk, request);
+        advance(micros(19_999)).await;
+        desk.tick();
+        assert_eq!(waiter.replies(), []);
+        advance(micros(1)).await;
+        desk.tick();
+        assert_eq!(waiter.replies(), [Reply::TimedOut { id }]);
+    }
 }
 
 #[tokio::test(start_paused = true)]
