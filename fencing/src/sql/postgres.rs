@@ -3,7 +3,7 @@
 //! Everything variable stands in the text as digits or hexadecimal digits, because the fence
 //! travels in one simple-query message together with `BEGIN` and the marker.
 
-use highwater_lock::Fence;
+use highwater_lock::{Fence, FencingToken};
 
 use super::{Class, Failed, Marker, hex};
 use crate::{FenceOptions, TableName};
@@ -11,6 +11,27 @@ use crate::{FenceOptions, TableName};
 /// Begins, takes the fence and sets the marker. A fence that is not admitted is an error
 /// (see [`class`]), so the message stops there.
 pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: Marker) -> String {
+    begin_with_token(options, fence, marker, |token| token.to_string())
+}
+
+/// The same, and an error with [`OPEN_BEFORE`] in it if a transaction was open already: `BEGIN` is
+/// only a warning then, but a transaction is as old as the message that began it.
+#[cfg(feature = "tokio-postgres")]
+pub(crate) fn begin_first(options: &FenceOptions, fence: &Fence, marker: Marker) -> String {
+    begin_with_token(options, fence, marker, |token| {
+        format!(
+            "CASE WHEN transaction_timestamp() = statement_timestamp() THEN {token} \
+             ELSE ('{OPEN_BEFORE} ' || transaction_timestamp()::text)::bigint END"
+        )
+    })
+}
+
+fn begin_with_token(
+    options: &FenceOptions,
+    fence: &Fence,
+    marker: Marker,
+    token: impl Fn(FencingToken) -> String,
+) -> String {
     let level = (options.isolation_level()).map_or(String::new(), |level| {
         format!(" ISOLATION LEVEL {}", level.sql())
     });
@@ -21,13 +42,10 @@ pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: Marker) -> St
             wait.as_millis().clamp(1, MAX_LOCK_TIMEOUT)
         )
     });
-    // The division of labour: the upsert decides, and the count turns a missing row into an error.
-    // The cast must not be a constant, or the planner would evaluate it for every fence.
+    let upsert = Upsert::new(options, fence);
     format!(
-        "BEGIN{level}; {wait}WITH admitted AS ({}) SELECT CASE WHEN count(*) = {} THEN 1 \
-         ELSE ('{REFUSED} ' || count(*))::int END FROM admitted; SAVEPOINT {marker}",
-        admit(options, fence, "1"),
-        fence.marks().len(),
+        "BEGIN{level}; {wait}{}; SAVEPOINT {marker}",
+        upsert.or_fail(token)
     )
 }
 
@@ -36,51 +54,96 @@ pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: Marker) -> St
 pub(crate) fn join(options: &FenceOptions, fence: &Fence, marker: Marker) -> String {
     // A row written inside a savepoint carries the number of the subtransaction.
     let top = "(m.xmin::text = (pg_current_xact_id()::text::numeric % 4294967296)::text)::int";
-    format!("{}; SAVEPOINT {marker}", admit(options, fence, top))
+    let upsert = Upsert::new(options, fence);
+    format!("{}; SAVEPOINT {marker}", upsert.returning(top))
 }
 
-/// The upsert: one row per admitted key. The rows are worked off as they are listed, in the order
-/// of the keys, so two fences cannot deadlock.
-fn admit(options: &FenceOptions, fence: &Fence, returning: &str) -> String {
-    let table = options.table_ref().quoted('"');
-    let (new_step, step, repeat) = match fence.step() {
-        None => (
-            "0".to_owned(),
-            "CASE WHEN m.token = EXCLUDED.token THEN m.step ELSE 0 END".to_owned(),
-            String::new(),
-        ),
-        Some(step) => (
-            step.to_string(),
-            "EXCLUDED.step".to_owned(),
-            " AND m.step < EXCLUDED.step".to_owned(),
-        ),
-    };
-    let domain = fence.domain();
-    let rows: Vec<String> = (fence.marks().iter())
-        .map(|mark| {
-            let key = hex(mark.key.as_bytes());
-            let token = mark.token;
+/// The upsert of all marks of a fence. The rows are worked off as they are listed, in the order of
+/// the keys, so two fences cannot deadlock.
+///
+/// The server parses and plans it for every fence, so the text is as cheap to plan as it can be: no
+/// subquery, constants that are constants, and casts instead of operators that are functions in SQL
+/// (`text || anynonarray` is one).
+struct Upsert<'f> {
+    options: &'f FenceOptions,
+    fence: &'f Fence,
+    /// The step of a mark that is raised or kept.
+    step: &'static str,
+    /// Whether a mark admits the fence.
+    admits: String,
+}
+
+impl<'f> Upsert<'f> {
+    fn new(options: &'f FenceOptions, fence: &'f Fence) -> Self {
+        let (step, repeat) = match fence.step() {
+            None => (
+                "CASE WHEN m.token = EXCLUDED.token THEN m.step ELSE 0 END",
+                "",
+            ),
+            Some(_) => ("EXCLUDED.step", " AND m.step < EXCLUDED.step"),
+        };
+        let admits = if options.adopts_higher() {
             format!(
-                "(decode('{key}', 'hex'), decode('{domain}', 'hex'), {token}, {new_step}, \
-                 pg_current_xact_id(), clock_timestamp())"
+                "m.token < EXCLUDED.token OR (m.token = EXCLUDED.token AND {SAME_DOMAIN}{repeat})"
             )
-        })
-        .collect();
-    let admitted = if options.adopts_higher() {
-        format!("m.token < EXCLUDED.token OR (m.token = EXCLUDED.token AND {SAME_DOMAIN}{repeat})")
-    } else {
+        } else if repeat.is_empty() {
+            format!("{SAME_DOMAIN} AND m.token <= EXCLUDED.token")
+        } else {
+            format!(
+                "{SAME_DOMAIN} AND (m.token < EXCLUDED.token OR (m.token = EXCLUDED.token{repeat}))"
+            )
+        };
+        Self {
+            options,
+            fence,
+            step,
+            admits,
+        }
+    }
+
+    /// An error unless every key is admitted. `token` writes the token that is offered.
+    fn or_fail(&self, token: impl Fn(FencingToken) -> String) -> String {
+        // It must not be a constant, or the planner would evaluate it for every fence.
+        let raised = format!(
+            "CASE WHEN {} THEN EXCLUDED.token ELSE ('{REFUSED} ' || m.token::text)::bigint END",
+            self.admits
+        );
+        self.text(token, &raised, "")
+    }
+
+    /// A row for each key that is admitted.
+    fn returning(&self, returning: &str) -> String {
+        let end = format!(" WHERE {} RETURNING {returning}", self.admits);
+        self.text(|token| token.to_string(), "EXCLUDED.token", &end)
+    }
+
+    fn text(&self, token: impl Fn(FencingToken) -> String, raised: &str, end: &str) -> String {
+        let domain = bytes(self.fence.domain().as_bytes());
+        let step = self.fence.step().map_or(0, |step| step.get());
+        let rows: Vec<String> = (self.fence.marks().iter())
+            .map(|mark| {
+                let key = bytes(mark.key.as_bytes());
+                let token = token(mark.token);
+                format!(
+                    "({key}, {domain}, {token}, {step}, pg_current_xact_id(), clock_timestamp())"
+                )
+            })
+            .collect();
         format!(
-            "{SAME_DOMAIN} AND (m.token < EXCLUDED.token OR (m.token = EXCLUDED.token{repeat}))"
+            "INSERT INTO {table} AS m (key, domain, token, step, last_tx, updated_at) \
+             VALUES {rows} \
+             ON CONFLICT (key) DO UPDATE SET domain = EXCLUDED.domain, token = {raised}, \
+             step = {step}, last_tx = EXCLUDED.last_tx, updated_at = EXCLUDED.updated_at{end}",
+            table = self.options.table_ref().quoted('"'),
+            rows = rows.join(", "),
+            step = self.step,
         )
-    };
-    format!(
-        "INSERT INTO {table} AS m (key, domain, token, step, last_tx, updated_at) \
-         VALUES {rows} \
-         ON CONFLICT (key) DO UPDATE SET domain = EXCLUDED.domain, token = EXCLUDED.token, \
-         step = {step}, last_tx = EXCLUDED.last_tx, updated_at = EXCLUDED.updated_at \
-         WHERE {admitted} RETURNING {returning}",
-        rows = rows.join(", "),
-    )
+    }
+}
+
+/// A constant of bytes, whatever `standard_conforming_strings` says.
+fn bytes(bytes: &[u8]) -> String {
+    format!("E'\\\\x{}'::bytea", hex(bytes))
 }
 
 /// Reads the marks of the fence's keys: key, domain, token, step; the first two as digits.
@@ -160,10 +223,13 @@ pub(crate) fn failed_by_text(message: &str, marker: Marker) -> Failed {
 const MAX_LOCK_TIMEOUT: u128 = i32::MAX.unsigned_abs() as u128;
 const SAME_DOMAIN: &str = "m.domain = EXCLUDED.domain";
 const REFUSED: &str = "highwater: fence refused";
+/// In the error of [`begin_first`] inside of a transaction.
+#[cfg(feature = "tokio-postgres")]
+pub(crate) const OPEN_BEFORE: &str = "highwater: a transaction is open since";
 
 #[cfg(test)]
 mod tests {
-    use highwater_lock::{Domain, FenceKey, FencingToken};
+    use highwater_lock::{Domain, FenceKey};
 
     use super::*;
 
@@ -182,7 +248,7 @@ mod tests {
 
     #[test]
     fn only_our_own_cast_error_is_a_refusal() {
-        let ours = format!("invalid input syntax for type integer: \"{REFUSED} 0\"");
+        let ours = format!("invalid input syntax for type bigint: \"{REFUSED} 7\"");
         assert_eq!(class("22P02", &ours), Class::Refused);
         assert_eq!(class("22P02", "invalid input syntax"), Class::Other);
         assert_eq!(class("40001", ""), Class::Transient);
@@ -194,7 +260,7 @@ mod tests {
         assert_eq!(class_of_text("deadlock detected"), Class::Transient);
         let timeout = "canceling statement due to lock timeout";
         assert_eq!(class_of_text(timeout), Class::LockTimeout);
-        let ours = format!("ungültige Eingabesyntax für Typ integer: »{REFUSED} 0«");
+        let ours = format!("ungültige Eingabesyntax für Typ bigint: »{REFUSED} 7«");
         assert_eq!(class_of_text(&ours), Class::Refused);
         assert_eq!(class_of_text("division by zero"), Class::Other);
 

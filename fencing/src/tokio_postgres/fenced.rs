@@ -157,13 +157,8 @@ impl<'c> Fenced<'c> {
 
     /// How every message begins that takes the fence in a transaction of its own.
     fn beginning(&self, fence: &Fence, options: &FenceOptions) -> String {
-        let begin = postgres::begin(options, fence, self.marker);
-        // `BEGIN` inside of a transaction is only a warning, which the driver does not hand out. But
-        // a transaction is as old as the message that began it.
-        format!(
-            "{begin}; SELECT CASE WHEN transaction_timestamp() = statement_timestamp() THEN 1 \
-             ELSE ('{OPEN_BEFORE} ' || transaction_timestamp())::int END; "
-        )
+        let begin = postgres::begin_first(options, fence, self.marker);
+        format!("{begin}; ")
     }
 
     /// How every message ends that commits.
@@ -365,8 +360,8 @@ enum Behind {
 
 /// How many statements take the fence.
 fn begin_statements(options: &FenceOptions) -> usize {
-    // BEGIN, the fence, the marker, the age; and the bound of the wait for the mark.
-    4 + usize::from(options.lock_wait().is_some())
+    // BEGIN, the fence, the marker; and the bound of the wait for the mark.
+    3 + usize::from(options.lock_wait().is_some())
 }
 
 /// The answers to so many queries behind so many other statements.
@@ -385,7 +380,7 @@ fn answers(reply: Reply, queries: usize, before: usize) -> Vec<Answer> {
 fn explain(error: Error, options: &FenceOptions) -> FenceError {
     let message = error.as_db_error().map_or("", |error| error.message());
     match error::class(&error) {
-        _ if message.contains(OPEN_BEFORE) => FenceError::InSavepoint,
+        _ if message.contains(postgres::OPEN_BEFORE) => FenceError::InSavepoint,
         Class::NoTable => FenceError::NotMigrated {
             table: options.table_ref().clone(),
         },
@@ -440,8 +435,6 @@ impl fmt::Debug for Fenced<'_> {
             .finish_non_exhaustive()
     }
 }
-
-const OPEN_BEFORE: &str = "highwater: a transaction is open since";
 
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("no answer to COMMIT")]
