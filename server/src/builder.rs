@@ -1,9 +1,11 @@
 //! What a server needs to know before it starts, and why it may refuse to.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use highwater_lock::FencingToken;
+use highwater_lock::{Domain, FencingToken};
 use highwater_protocol::Secret;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
@@ -15,13 +17,16 @@ use crate::desk::Desk;
 use crate::limits::Limits;
 use crate::metrics::Traffic;
 use crate::server::Server;
+use crate::storage::{
+    self, AfterRestart, DEFAULT_BLOCK, FolderLock, Reserve, Start, StorageError, Writer,
+};
 use crate::system;
 use crate::throttle::Throttle;
 
 /// Configures a [`Server`].
 ///
 /// Two things have no default, because neither choice is right for everybody: where tokens are
-/// kept ([`Builder::in_memory`] is the only way yet) and who may connect
+/// kept ([`Builder::data_dir`] or [`Builder::in_memory`]) and who may connect
 /// ([`Builder::client_token`] or [`Builder::no_auth`]).
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is started"]
@@ -34,13 +39,16 @@ pub struct Builder {
     limits: Limits,
     first_token: Option<FencingToken>,
     admin: Option<Admin>,
+    after_restart: AfterRestart,
+    token_block: NonZeroU32,
 }
 
 /// Where the server remembers what must survive it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Storage {
     /// Nowhere: every start is a new domain.
     Memory,
+    Directory(PathBuf),
 }
 
 impl Builder {
@@ -54,6 +62,8 @@ impl Builder {
             limits: Limits::default(),
             first_token: None,
             admin: None,
+            after_restart: AfterRestart::default(),
+            token_block: NonZeroU32::new(DEFAULT_BLOCK).expect("it is not zero"),
         }
     }
 
@@ -61,9 +71,10 @@ impl Builder {
     ///
     /// For databases whose marks are higher than this start's tokens would be, because the clock of
     /// an earlier host was ahead or another lock service counted further: `highwater fence floor`
-    /// shows how high they are. The start is a new domain all the same, so the marks still have to
-    /// be adopted, by an operator or by writers that adopt higher tokens. An in-memory server goes
-    /// on from the system clock if that is further: its tokens must not go back either.
+    /// shows how high they are. A new domain goes on from the system clock in microseconds if that
+    /// is further, and a data directory from its own tokens: they never go back. A new domain is
+    /// one all the same, so the marks still have to be adopted, by an operator or by writers that
+    /// adopt higher tokens.
     pub fn first_token(mut self, token: FencingToken) -> Self {
         self.first_token = Some(token);
         self
@@ -77,6 +88,40 @@ impl Builder {
     /// old holder before a new one.
     pub fn in_memory(mut self) -> Self {
         self.storage = Some(Storage::Memory);
+        self
+    }
+
+    /// Remembers in this directory which tokens were given out: the domain stays the same and
+    /// tokens go on upwards over every restart, whatever ended the server. Locks still end with the
+    /// process; see [`Builder::after_restart`].
+    ///
+    /// The directory is made if it is not there. It has to be empty or of an earlier start, on a
+    /// local file system whose syncs and file locks can be relied on, and is used by one server at
+    /// a time. A copy of it is a memory of the past and needs
+    /// [`restore_as_new_domain`](crate::restore_as_new_domain) before a server may run on it.
+    ///
+    /// The disk is written once per block of tokens ([`Builder::token_block`]) and when a longer
+    /// lease is asked for than ever before, ahead of need: no grant of another lock waits for it. If
+    /// it fails, the server grants nothing more ([`Readiness`](crate::Readiness)).
+    ///
+    /// Replaces [`Builder::in_memory`], and the other way round.
+    pub fn data_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.storage = Some(Storage::Directory(path.into()));
+        self
+    }
+
+    /// What a durable server does about leases that an earlier start gave out and that may still
+    /// be running. They are waited for if nothing else is said: after a crash for as long as the
+    /// longest lease that was given out, after an orderly shutdown for what really remained.
+    pub fn after_restart(mut self, after_restart: AfterRestart) -> Self {
+        self.after_restart = after_restart;
+        self
+    }
+
+    /// How many tokens are reserved with one write to the data directory, 1,048,576 by default.
+    /// After a crash what is left of a block is never given out.
+    pub fn token_block(mut self, tokens: NonZeroU32) -> Self {
+        self.token_block = tokens;
         self
     }
 
@@ -132,7 +177,7 @@ impl Builder {
         if let Some(token) = self.first_token.filter(|token| *token > HIGHEST_STORED) {
             return Err(StartError::FirstTokenOutOfRange { token });
         }
-        let Some(Storage::Memory) = self.storage else {
+        let Some(storage) = self.storage.clone() else {
             return Err(StartError::StorageNotChosen);
         };
         let listen_error = |source| StartError::Listen {
@@ -141,31 +186,86 @@ impl Builder {
         };
         let listener = TcpListener::bind(self.listen).await.map_err(listen_error)?;
         let local_addr = listener.local_addr().map_err(listen_error)?;
-        let admin = match self.admin {
+        let admin = match self.admin.clone() {
             Some(admin) => Some(admin.bind().await?),
             None => None,
         };
-        let domain = system::new_domain().map_err(StartError::Random)?;
-        // A client that takes all starts for one domain compares tokens across them: they must
-        // go on upwards, and this clock is the only memory of earlier starts.
-        let of_clock = system::unix_micros().and_then(FencingToken::new);
-        let first_token = of_clock.max(self.first_token);
-        let first_token = first_token.ok_or(StartError::SystemClock)?;
-        let desk = Desk::new(domain, first_token, self.limits.locks.clone());
+        let Memory {
+            domain,
+            first_token,
+            durable,
+        } = match storage {
+            Storage::Memory => {
+                let (domain, first_token) = self.new_domain()?;
+                Memory {
+                    domain,
+                    first_token,
+                    durable: None,
+                }
+            }
+            Storage::Directory(path) => self.in_directory(path).await?,
+        };
         tracing::info!(
             %local_addr, %domain, %first_token,
             tls = self.tls.is_some(), authentication = !self.no_auth,
-            "lock server started in memory: this start is a domain of its own",
+            durable = durable.is_some(), "lock server started",
         );
+        let (desk, writer) = durable.unzip();
         let shared = Shared {
-            desk,
+            desk: Desk::new(domain, first_token, self.limits.locks.clone(), desk),
             limits: self.limits,
             secrets,
             tls: self.tls.map(TlsAcceptor::from),
             complaints: Throttle::default(),
             traffic: Traffic::new(),
         };
-        Ok(Server::run(listener, local_addr, shared, admin))
+        Ok(Server::run(listener, local_addr, shared, admin, writer))
+    }
+
+    /// A domain without a past, and its first token.
+    fn new_domain(&self) -> Result<(Domain, FencingToken), StartError> {
+        // A client that takes all starts for one domain compares tokens across them: they must
+        // go on upwards, and this clock is the only memory of earlier starts.
+        let of_clock = system::unix_micros().and_then(FencingToken::new);
+        let first_token = of_clock.max(self.first_token);
+        let first_token = first_token.ok_or(StartError::SystemClock)?;
+        let domain = system::new_domain().map_err(StartError::Random)?;
+        Ok((domain, first_token))
+    }
+
+    async fn in_directory(&self, path: PathBuf) -> Result<Memory, StartError> {
+        let builder = self.clone();
+        let opened = tokio::task::spawn_blocking(move || builder.open(&path)).await;
+        opened.map_err(|panic| StartError::Writer(panic.into()))?
+    }
+
+    /// Opens the directory and stores that this start begins. Waits for the disk.
+    fn open(&self, path: &Path) -> Result<Memory, StartError> {
+        let (mut store, found, folder) = storage::open(path)?;
+        let start = Start::new(
+            found,
+            || self.new_domain(),
+            self.first_token,
+            self.after_restart,
+            self.token_block.get().into(),
+        )?;
+        let reserve = Reserve::begin(start, &mut store)?;
+        let path = path.display();
+        match found {
+            None => {
+                tracing::info!(%path, domain = %start.domain, "the data directory is new: a new domain")
+            }
+            Some(found) => tracing::info!(
+                %path, after_crash = !found.closed, old_leases = ?start.old_leases,
+                policy = ?start.after_restart, "the data directory was used before",
+            ),
+        }
+        let writer = Writer::start(store).map_err(StartError::Writer)?;
+        Ok(Memory {
+            domain: start.domain,
+            first_token: start.first_token,
+            durable: Some(((reserve, folder), writer)),
+        })
     }
 
     fn secrets(&self) -> Result<Vec<Secret>, StartError> {
@@ -187,13 +287,27 @@ impl Builder {
     }
 }
 
+/// What a server knows when it starts.
+struct Memory {
+    domain: Domain,
+    first_token: FencingToken,
+    durable: Option<((Reserve, FolderLock), Writer)>,
+}
+
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Nothing says where tokens are kept. Ask for [`Builder::in_memory`].
-    #[error("no storage was chosen: durable storage is not available yet, ask for in-memory")]
+    /// Nothing says where tokens are kept. Give a [`Builder::data_dir`], or ask for
+    /// [`Builder::in_memory`].
+    #[error("neither a data directory nor in-memory storage was chosen")]
     StorageNotChosen,
+    /// The data directory cannot be used. See there what to do.
+    #[error("the data directory cannot be used")]
+    Storage(#[from] StorageError),
+    /// The thread that writes the state cannot be had. See what the system says.
+    #[error("the state cannot be written")]
+    Writer(#[source] std::io::Error),
     /// Nothing says who may connect. Give a client token, or ask for no authentication.
     #[error("neither a client token nor running without authentication was chosen")]
     AuthenticationNotChosen,

@@ -5,7 +5,10 @@
 //! in [`translate`](crate::translate); how replies leave is the connection's business.
 
 mod answer;
+mod gate;
 mod inspect;
+mod keeping;
+mod parked;
 #[cfg(test)]
 mod tests;
 
@@ -21,8 +24,11 @@ use highwater_protocol::{ErrorCode, Extensions, Incoming, Reply, RequestNumber};
 use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
+pub(crate) use self::gate::Refusal;
+use self::parked::Parked;
 use crate::metrics::Tally;
 use crate::outbox::{Outbox, UnsentGrant};
+use crate::storage::{FolderLock, Reserve};
 use crate::system::Clock;
 use crate::translate::{self, Asked, Task};
 
@@ -36,6 +42,8 @@ pub(crate) struct Desk {
     earlier: Notify,
     /// Nothing is held any more while the server drains.
     settled: Notify,
+    /// There is something for the disk to remember.
+    unstored: Notify,
 }
 
 #[derive(Debug)]
@@ -49,13 +57,23 @@ struct State {
     armed: Option<Timestamp>,
     draining: bool,
     tally: Tally,
+    /// What the disk allows; none for a server in memory.
+    reserve: Option<Reserve>,
+    /// Keeps other servers out of the data directory for as long as this one may grant.
+    folder: Option<FolderLock>,
+    /// Until when nothing is granted, because of leases that an earlier start gave out.
+    held_back: Option<Timestamp>,
+    parked: Parked,
+    storage_failed: bool,
+    /// What is held may not be held for longer than it is now: its end is being stored.
+    sealed: bool,
 }
 
 /// What the desk knows of one connection.
 #[derive(Debug)]
 struct Link {
     outbox: Arc<Outbox>,
-    /// The queued acquires.
+    /// The queued acquires, and all that is parked.
     queued: BTreeMap<RequestNumber, Asked>,
 }
 
@@ -76,8 +94,15 @@ pub struct Counts {
 pub(crate) struct IdInUse;
 
 impl Desk {
-    /// An empty desk for a domain that has given out no token from `first_token` on.
-    pub(crate) fn new(domain: Domain, first_token: FencingToken, limits: Limits) -> Self {
+    /// An empty desk for a domain that has given out no token from `first_token` on. With a
+    /// reserve, lease time begins now for it too.
+    pub(crate) fn new(
+        domain: Domain,
+        first_token: FencingToken,
+        limits: Limits,
+        durable: Option<(Reserve, FolderLock)>,
+    ) -> Self {
+        let (reserve, folder) = durable.unzip();
         Self {
             domain,
             clock: Clock::start(),
@@ -89,9 +114,16 @@ impl Desk {
                 armed: None,
                 draining: false,
                 tally: Tally::default(),
+                held_back: reserve.as_ref().and_then(Reserve::held_back_until),
+                reserve,
+                folder,
+                parked: Parked::default(),
+                storage_failed: false,
+                sealed: false,
             }),
             earlier: Notify::new(),
             settled: Notify::new(),
+            unstored: Notify::new(),
         }
     }
 
@@ -141,6 +173,7 @@ impl Desk {
             return;
         };
         let now = self.clock.timestamp();
+        state.parked.remove_connection(connection);
         // Time passes before the operation: a lease that ends just now may still go to a waiter
         // of this connection, so it is known until that is over.
         state.apply(now, Operation::Disconnect { connection });
@@ -158,10 +191,7 @@ impl Desk {
     pub(crate) fn drain(&self) {
         let mut state = self.state();
         state.draining = true;
-        // A new epoch removes all waiters at once and before anything is handed over; removed one
-        // after the other, some would be granted by the removal of those before them.
-        state.epoch = DRAINING;
-        state.apply(self.clock.timestamp(), Operation::Tick);
+        state.stop_granting(self.clock.timestamp());
         self.after_change(state);
     }
 
@@ -194,18 +224,22 @@ impl Desk {
 
     fn arm(&self) -> Option<Timestamp> {
         let mut state = self.state();
-        state.armed = state.machine.next_deadline();
+        state.armed = state.next_deadline();
         state.armed
     }
 
     fn tick(&self) {
         let mut state = self.state();
-        state.apply(self.clock.timestamp(), Operation::Tick);
+        let now = self.clock.timestamp();
+        state.apply(now, Operation::Tick);
+        state.let_time_pass(now);
         self.after_change(state);
     }
 
     fn after_change(&self, state: MutexGuard<'_, State>) {
-        let wakes = match (state.machine.next_deadline(), state.armed) {
+        let now = state.machine.now();
+        let unstored = state.wants_to_store(now);
+        let wakes = match (state.next_deadline(), state.armed) {
             (Some(next), Some(armed)) => next < armed,
             (Some(_), None) => true,
             (None, _) => false,
@@ -217,6 +251,9 @@ impl Desk {
         }
         if settled {
             self.settled.notify_waiters();
+        }
+        if unstored {
+            self.unstored.notify_one();
         }
     }
 
@@ -238,7 +275,7 @@ impl State {
         Counts {
             connections: self.connections.len(),
             held_keys: self.machine.held_keys(),
-            waiters: self.machine.waiters(),
+            waiters: self.machine.waiters() + self.parked.len(),
         }
     }
 
@@ -279,13 +316,8 @@ impl State {
                 };
                 link.outbox.push(&reply, None);
             }
-            Task::Acquire(_) if self.draining => {
-                let code = ErrorCode::NotActive;
-                self.tally.error(code);
-                link.outbox.push(&Reply::Error { id, code }, None);
-            }
             Task::Acquire(operation) | Task::Hold(operation) => {
-                self.run(now, connection, asked, operation);
+                self.admit(now, connection, asked, operation, None);
             }
             Task::Cancel { acquire } => self.cancel(now, connection, asked, acquire),
             Task::Status { key, from_slot } => self.tell(now, connection, id, &key, from_slot),
@@ -364,4 +396,4 @@ fn unsent(grant: Grant, handed_over: Option<Timestamp>) -> UnsentGrant {
 }
 
 const SERVING: Epoch = Epoch::new(1);
-const DRAINING: Epoch = Epoch::new(2);
+const STOPPED: Epoch = Epoch::new(2);

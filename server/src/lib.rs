@@ -40,6 +40,7 @@ mod outbox;
 mod readiness;
 mod server;
 mod socket;
+mod storage;
 mod system;
 mod throttle;
 mod tls;
@@ -53,4 +54,7 @@ pub use highwater_protocol::{Secret, SecretError};
 pub use limits::Limits;
 pub use readiness::Readiness;
 pub use server::Server;
+pub use storage::{
+    AfterRestart, RestoreError, Restored, StorageCounts, StorageError, restore_as_new_domain,
+};
 pub use tls::{TlsError, tls_from_pem_files};

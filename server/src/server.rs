@@ -17,6 +17,7 @@ use crate::connection::{Phase, Shared};
 use crate::desk::Counts;
 use crate::listener;
 use crate::readiness::Readiness;
+use crate::storage::{StorageCounts, Writer};
 
 /// A running lock server. Dropping it stops it at once, without telling anybody.
 ///
@@ -32,6 +33,8 @@ pub struct Server {
     listener: JoinHandle<()>,
     timekeeper: JoinHandle<()>,
     admin: Option<(SocketAddr, JoinHandle<()>)>,
+    /// Stores what must survive; none for a server in memory.
+    keeper: Option<JoinHandle<()>>,
 }
 
 impl Server {
@@ -45,6 +48,7 @@ impl Server {
         local_addr: SocketAddr,
         shared: Shared,
         admin: Option<Bound>,
+        writer: Option<Writer>,
     ) -> Self {
         let shared = Arc::new(shared);
         let (phase, phases) = watch::channel(Phase::Running);
@@ -55,12 +59,17 @@ impl Server {
             let serve = admin.serve(Arc::clone(&shared));
             (address, tokio::spawn(serve))
         });
+        let keeper = writer.map(|writer| {
+            let shared = Arc::clone(&shared);
+            tokio::spawn(async move { shared.desk.keep_store(writer).await })
+        });
         let accept = listener::accept(listener, Arc::clone(&shared), phases, ending);
         Self {
             local_addr,
             ended,
             listener: tokio::spawn(accept),
             timekeeper: tokio::spawn(async move { timekeeper.desk.keep_time().await }),
+            keeper,
             shared,
             phase,
             admin,
@@ -77,7 +86,8 @@ impl Server {
         self.admin.as_ref().map(|(address, _)| *address)
     }
 
-    /// The domain of all tokens it gives out. An in-memory server has a new one at every start.
+    /// The domain of all tokens it gives out. An in-memory server has a new one at every start, a
+    /// durable one that of its data directory.
     pub fn domain(&self) -> Domain {
         self.shared.desk.domain()
     }
@@ -92,9 +102,14 @@ impl Server {
         self.shared.readiness()
     }
 
+    /// What durability has cost since the start.
+    pub fn storage_counts(&self) -> StorageCounts {
+        self.shared.desk.storage_counts()
+    }
+
     /// Completes when the server has ended by itself, which only a broken invariant of its own
-    /// causes: it then closes all connections and accepts none. Start a new one; being in memory,
-    /// that is a new domain. Dropping the future changes nothing.
+    /// causes: it then closes all connections and accepts none. Start a new one; in memory that is
+    /// a new domain. Dropping the future changes nothing.
     pub async fn failed(&self) {
         let mut ended = self.ended.clone();
         while ended.changed().await.is_ok() {}
@@ -105,7 +120,9 @@ impl Server {
     /// It accepts no connection and grants nothing from now on; queued acquires are answered
     /// "not active". Releases and extensions are served until nobody holds anything, at most for
     /// [`Limits::drain_time`](crate::Limits::drain_time); then what waits is sent and the
-    /// connections are closed, which takes at most two seconds more. Cancelling stops at once.
+    /// connections are closed, which takes at most two seconds more. A durable server then stores
+    /// for how long the leases that are left may go on, which the next start waits for; that takes
+    /// another two seconds at most. Cancelling stops at once, as a crash does.
     pub async fn shutdown(mut self) {
         self.phase.send_replace(Phase::Draining);
         self.shared.desk.drain();
@@ -113,6 +130,13 @@ impl Server {
         let _ = timeout(drain_time, self.shared.desk.settled()).await;
         self.phase.send_replace(Phase::Closing);
         let _ = timeout(CLOSING_TIME, &mut self.listener).await;
+        if let Some(keeper) = &mut self.keeper {
+            self.shared.desk.seal();
+            if timeout(CLOSING_TIME, keeper).await.is_err() {
+                tracing::warn!("the disk takes too long: the next start is as after a crash");
+            }
+        }
+        self.shared.desk.leave_folder();
     }
 }
 
@@ -131,6 +155,9 @@ impl Drop for Server {
         self.timekeeper.abort();
         if let Some((_, admin)) = &self.admin {
             admin.abort();
+        }
+        if let Some(keeper) = &self.keeper {
+            keeper.abort();
         }
     }
 }

@@ -76,6 +76,10 @@ impl Holds {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
+    pub(super) fn last_deadline(&self) -> Option<Timestamp> {
+        self.deadlines.last().map(|(deadline, _)| *deadline)
+    }
+
     /// The hold that ends first, if its end has come.
     pub(super) fn first_due(&self, now: Timestamp) -> Option<FencingToken> {
         let (deadline, token) = self.deadlines.first()?;

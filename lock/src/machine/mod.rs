@@ -215,6 +215,12 @@ impl Machine {
         }
     }
 
+    /// The moment by which everything that is held ends by itself, or `None` if nothing is held. It
+    /// is past when the end of the last hold is not decided yet.
+    pub fn held_until(&self) -> Option<Timestamp> {
+        self.holds.last_deadline()
+    }
+
     /// What holds this key; for an N-slot name, its lowest taken slot.
     pub fn holder(&self, key: &Key) -> Option<HolderView> {
         let tokens = self.names.get(key)?.tokens();

@@ -428,6 +428,11 @@ impl Naive {
         ends.chain(deadlines).min().map(Timestamp::from_micros)
     }
 
+    pub(crate) fn held_until(&self) -> Option<Timestamp> {
+        let ends = self.holds.iter().map(|hold| hold.end);
+        ends.max().map(Timestamp::from_micros)
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.now)
     }

@@ -134,6 +134,7 @@ impl History {
             naive.next_deadline(),
             "step {step}"
         );
+        assert_eq!(machine.held_until(), naive.held_until(), "step {step}");
         assert_eq!(machine.now(), naive.now(), "step {step}");
         assert_eq!(machine.epoch(), naive.epoch(), "step {step}");
         assert_eq!(machine.next_token(), naive.next_token(), "step {step}");

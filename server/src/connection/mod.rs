@@ -41,12 +41,9 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn readiness(&self) -> Readiness {
-        if self.desk.is_broken() {
-            Readiness::Failed
-        } else if self.desk.is_draining() {
-            Readiness::Draining
-        } else {
-            Readiness::Ready
+        match self.desk.is_broken() {
+            true => Readiness::Failed,
+            false => self.desk.readiness(),
         }
     }
 }

@@ -76,7 +76,10 @@ impl State {
         acquire: RequestNumber,
     ) {
         let waiter = waiter(connection, acquire);
-        let outcome = self.apply(now, Operation::Cancel { waiter });
+        let outcome = match self.parked.take_acquire(waiter) {
+            Some(_) => Outcome::Cancelled,
+            None => self.apply(now, Operation::Cancel { waiter }),
+        };
         if outcome == Outcome::Cancelled {
             self.ungranted(waiter, |id| Reply::TimedOut { id });
         }

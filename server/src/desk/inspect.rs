@@ -77,11 +77,14 @@ impl Desk {
         })
     }
 
-    /// Ends whatever holds a key and burns a token, or `None` if no token is left. Who waits gets
-    /// the lock in the same step.
+    /// Ends whatever holds a key and burns a token, or `None` if no token is left, or none that is
+    /// reserved yet. Who waits gets the lock in the same step.
     pub(crate) fn force_release(&self, key: Key) -> Option<Forced> {
         let mut state = self.state();
         let now = self.clock.timestamp();
+        if !state.may_take_token() {
+            return None;
+        }
         let outcome = state.apply(now, Operation::ForceRelease { key });
         let forced = match outcome {
             Outcome::ForceReleased { burned, ended } => {
@@ -92,10 +95,5 @@ impl Desk {
         };
         self.after_change(state);
         forced
-    }
-
-    /// Whether the server has begun to end.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.state().draining
     }
 }

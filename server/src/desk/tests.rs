@@ -2,6 +2,8 @@
 //!
 //! No timekeeper runs here, so that moment lasts for as long as a test likes.
 
+mod durable;
+mod simulation;
 mod undecided;
 
 use std::num::NonZeroU32;
@@ -30,7 +32,7 @@ struct Peer {
 
 fn desk() -> Desk {
     let domain = Domain::from_bytes([7; 32]);
-    Desk::new(domain, FencingToken::MIN, Limits::default())
+    Desk::new(domain, FencingToken::MIN, Limits::default(), None)
 }
 
 fn peer(desk: &Desk) -> Peer {

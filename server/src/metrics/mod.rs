@@ -24,6 +24,7 @@ pub(crate) fn page(shared: &Shared) -> String {
     about(&mut page, shared);
     connections(&mut page, shared);
     locks(&mut page, shared);
+    storage(&mut page, shared);
     admin(&mut page, shared);
     limits(&mut page, shared);
     page.into_text()
@@ -155,6 +156,11 @@ fn grants(page: &mut Page, tally: &Tally) {
         "Acquires that joined a queue.",
         tally.queued,
     );
+    page.counter(
+        "highwater_parked_total",
+        "Requests that had to wait for the disk, or for leases of an earlier start.",
+        tally.parked,
+    );
     page.histogram(
         "highwater_wait_seconds",
         "How long those that were granted from a queue had waited.",
@@ -173,7 +179,7 @@ fn grants(page: &mut Page, tally: &Tally) {
         "reason",
         [
             ("not_free", tally.not_free),
-            ("timed_out", tally.timed_out),
+            ("timed_out", tally.timed_out + tally.timed_out_parked),
             ("cancelled", tally.cancelled),
             ("draining", tally.dropped),
         ],
@@ -236,6 +242,25 @@ fn refusals(page: &mut Page, tally: &Tally) {
         "Requests that were answered with an error, by its code.",
         "code",
         known.into_iter().chain([("other", all - named)]),
+    );
+}
+
+fn storage(page: &mut Page, shared: &Shared) {
+    let counts = shared.desk.storage_counts();
+    page.counter(
+        "highwater_state_records_total",
+        "Records of the state that were made durable.",
+        counts.records,
+    );
+    page.counter(
+        "highwater_state_syncs_total",
+        "Syncs of files and directories for that.",
+        counts.syncs,
+    );
+    page.counter(
+        "highwater_token_blocks_total",
+        "Blocks of tokens that were reserved.",
+        counts.blocks,
     );
 }
 

@@ -9,6 +9,7 @@ use highwater_lock::{Busy, Rejection, Reply as Outcome};
 use highwater_protocol::{ErrorCode, RequestKind};
 
 use super::histogram::Histogram;
+use crate::desk::Refusal;
 
 /// Counts since the start.
 #[derive(Clone, Debug)]
@@ -24,6 +25,10 @@ pub(crate) struct Tally {
     pub(crate) queued: u64,
     /// Those of them that were granted.
     pub(crate) handed_over: u64,
+    /// Requests that could not be run before the disk or the time allowed it.
+    pub(crate) parked: u64,
+    /// Acquires whose wait ended while they were parked.
+    pub(crate) timed_out_parked: u64,
     /// Tries that found the lock taken.
     pub(crate) not_free: u64,
     /// Queued acquires whose wait ended.
@@ -73,6 +78,8 @@ impl Default for Tally {
             questions: 0,
             granted_at_once: 0,
             queued: 0,
+            parked: 0,
+            timed_out_parked: 0,
             handed_over: 0,
             not_free: 0,
             timed_out: 0,
@@ -122,6 +129,17 @@ impl Tally {
             // Counted by their replies, or nobody's request.
             _ => return,
         } += 1;
+    }
+
+    /// A request ended without the machine.
+    pub(crate) fn refused(&mut self, refusal: Refusal) {
+        match refusal {
+            Refusal::NotActive => self.error(ErrorCode::NotActive),
+            Refusal::NotFree => self.not_free += 1,
+            Refusal::TimedOut => self.timed_out_parked += 1,
+            Refusal::Busy(busy) => *self.busy.of(busy) += 1,
+            Refusal::NoToken => self.busy.tokens += 1,
+        }
     }
 
     /// An acquire joined a queue and made it this long.

@@ -1,0 +1,325 @@
+//! Decides what may go to the lock machine now, what is parked, and what is refused.
+//!
+//! A server in memory lets everything through until it stops. A durable one grants nothing while
+//! leases of an earlier start may be running, no token that is not reserved on the disk, and no
+//! lease that is longer than the disk knows. Nobody waits for the disk but those whom it concerns.
+
+use std::time::Duration;
+
+use highwater_lock::{Busy, ConnectionId, Key, Limits, Operation, Timestamp, WaiterId};
+use highwater_protocol::{ErrorCode, Reply, RequestNumber};
+
+use super::parked::{Entry, acquired};
+use super::{STOPPED, State, waiter};
+use crate::storage::legal_lease;
+use crate::translate::Asked;
+
+/// What becomes of a request.
+enum Verdict {
+    Run,
+    /// Not before the disk or the time allows it; answered at this moment at the latest.
+    Park(Timestamp),
+    Refuse(Refusal),
+}
+
+/// Why a request is not run. It has no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    NotActive,
+    /// A try, and somebody came earlier.
+    NotFree,
+    /// Its wait is over.
+    TimedOut,
+    Busy(Busy),
+    /// The domain is at its end.
+    NoToken,
+}
+
+impl Refusal {
+    fn reply(self, id: RequestNumber) -> Reply {
+        let code = ErrorCode::NotActive;
+        match self {
+            Self::NotActive => Reply::Error { id, code },
+            Self::NotFree | Self::TimedOut => Reply::TimedOut { id },
+            Self::Busy(_) | Self::NoToken => Reply::Busy { id },
+        }
+    }
+}
+
+impl State {
+    /// Runs, parks or refuses what a connection asks for. What is parked again keeps its deadline.
+    pub(super) fn admit(
+        &mut self,
+        now: Timestamp,
+        connection: ConnectionId,
+        asked: Asked,
+        operation: Operation,
+        deadline: Option<Timestamp>,
+    ) {
+        match self.judge(now, connection, &operation) {
+            Verdict::Run => self.run(now, connection, asked, operation),
+            Verdict::Refuse(refusal) => {
+                self.tally.refused(refusal);
+                if let Some(link) = self.connections.get(&connection) {
+                    link.outbox.push(&refusal.reply(asked.id), None);
+                }
+            }
+            Verdict::Park(until) => {
+                if let Some(link) = self.connections.get_mut(&connection) {
+                    link.queued.insert(asked.id, asked);
+                    self.tally.parked += u64::from(deadline.is_none());
+                    self.parked.push(Entry {
+                        waiter: waiter(connection, asked.id),
+                        operation,
+                        until: deadline.unwrap_or(until),
+                    });
+                }
+            }
+        }
+    }
+
+    fn judge(
+        &mut self,
+        now: Timestamp,
+        connection: ConnectionId,
+        operation: &Operation,
+    ) -> Verdict {
+        match operation {
+            Operation::Acquire { wait, lease, .. } | Operation::AcquireSlot { wait, lease, .. } => {
+                let verdict = self.judge_acquire(now, acquired(operation), *wait, *lease);
+                self.if_there_is_room(connection, acquired(operation), verdict)
+            }
+            Operation::Extend { lease, .. } => {
+                self.judge_span(now, connection, *lease, Verdict::Refuse(Refusal::NotActive))
+            }
+            // Better given back without a promise for the time after a crash than kept.
+            Operation::Release { minimum_hold, .. } if !minimum_hold.is_zero() => {
+                self.judge_span(now, connection, *minimum_hold, Verdict::Run)
+            }
+            _ => Verdict::Run,
+        }
+    }
+
+    fn judge_acquire(
+        &mut self,
+        now: Timestamp,
+        keys: &[Key],
+        wait: Duration,
+        lease: Duration,
+    ) -> Verdict {
+        if self.grants_nothing() {
+            return Verdict::Refuse(Refusal::NotActive);
+        }
+        let limits = self.machine.limits();
+        let Some(reserve) = &mut self.reserve else {
+            return Verdict::Run;
+        };
+        if !legal_lease(lease, limits) || wait > limits.wait {
+            return Verdict::Run;
+        }
+        let covered = reserve.covers(lease);
+        let until = now.saturating_add(wait);
+        match self.held_back.filter(|end| now < *end) {
+            Some(end) if until > end => return Verdict::Park(until),
+            Some(_) => return Verdict::Refuse(Refusal::NotActive),
+            None => {}
+        }
+        let behind_others = self.parked.most_for(keys) > 0;
+        if covered && !behind_others && reserve.room(&self.machine) > 0 {
+            return Verdict::Run;
+        }
+        if reserve.is_used_up(&self.machine) {
+            return Verdict::Refuse(Refusal::NoToken);
+        }
+        match wait.is_zero() {
+            // Somebody came earlier for the key: a try is over.
+            true if behind_others => Verdict::Refuse(Refusal::NotFree),
+            true => Verdict::Park(now.saturating_add(DISK_TIME)),
+            false => Verdict::Park(until),
+        }
+    }
+
+    /// The limits of the queues hold for what is parked too.
+    fn if_there_is_room(
+        &self,
+        connection: ConnectionId,
+        keys: &[Key],
+        verdict: Verdict,
+    ) -> Verdict {
+        let limits = self.machine.limits();
+        let reached = |count: usize, limit: u32| count >= limit as usize;
+        let Verdict::Park(until) = verdict else {
+            return verdict;
+        };
+        if reached(self.parked.len() + self.machine.waiters(), limits.waiters) {
+            Verdict::Refuse(Refusal::Busy(Busy::Waiters))
+        } else if reached(self.parked.most_for(keys), limits.waiters_per_key) {
+            Verdict::Refuse(Refusal::Busy(Busy::WaitersPerKey))
+        } else if self.has_too_many(connection) {
+            Verdict::Refuse(Refusal::Busy(Busy::WaitersPerConnection))
+        } else {
+            Verdict::Park(until)
+        }
+    }
+
+    fn has_too_many(&self, connection: ConnectionId) -> bool {
+        let parked = self.parked.of_connection(connection);
+        parked >= self.machine.limits().waiters_per_connection as usize
+    }
+
+    /// Whether a lock that is held may be kept for this long; the fallback is for when the disk
+    /// cannot be waited for.
+    fn judge_span(
+        &mut self,
+        now: Timestamp,
+        connection: ConnectionId,
+        span: Duration,
+        fallback: Verdict,
+    ) -> Verdict {
+        if self.sealed {
+            return Verdict::Refuse(Refusal::NotActive);
+        }
+        let limits = self.machine.limits();
+        // What the machine refuses anyway is not worth a write.
+        let longest = limits.lease.max(limits.minimum_hold).min(Limits::LONGEST);
+        let covered = match &mut self.reserve {
+            Some(reserve) if !span.is_zero() && span <= longest => reserve.covers(span),
+            _ => true,
+        };
+        if covered {
+            Verdict::Run
+        } else if self.storage_failed || self.has_too_many(connection) {
+            fallback
+        } else {
+            Verdict::Park(now.saturating_add(DISK_TIME))
+        }
+    }
+
+    /// Answers what has been parked for too long, and lets the others in once old leases are over.
+    pub(super) fn let_time_pass(&mut self, now: Timestamp) {
+        while let Some(entry) = self.parked.take_due(now) {
+            self.give_up(now, entry);
+        }
+        if self.held_back.is_some_and(|end| end <= now) {
+            self.held_back = None;
+            tracing::info!("leases of earlier starts are over: locks are granted from now on");
+            self.let_in(now);
+        }
+    }
+
+    /// Judges everything that is parked again, in the order of arrival.
+    pub(super) fn let_in(&mut self, now: Timestamp) {
+        while let Some(entry) = self.parked.take_due(now) {
+            self.give_up(now, entry);
+        }
+        for entry in self.parked.take_all() {
+            let Entry {
+                waiter,
+                operation,
+                until,
+            } = entry;
+            let Some((asked, _)) = self.dequeue(waiter) else {
+                continue;
+            };
+            let operation = with_wait_until(operation, now, until);
+            self.admit(now, waiter.connection, asked, operation, Some(until));
+        }
+    }
+
+    fn give_up(&mut self, now: Timestamp, entry: Entry) {
+        let Entry {
+            waiter, operation, ..
+        } = entry;
+        match operation {
+            Operation::Acquire { wait, .. } | Operation::AcquireSlot { wait, .. }
+                if !wait.is_zero() =>
+            {
+                self.turn_away(waiter, Refusal::TimedOut);
+            }
+            Operation::Release { .. } => {
+                if let Some((asked, _)) = self.dequeue(waiter) {
+                    self.run(now, waiter.connection, asked, operation);
+                }
+            }
+            _ => self.turn_away(waiter, Refusal::NotActive),
+        }
+    }
+
+    /// Answers what was parked, without running it.
+    fn turn_away(&mut self, waiter: WaiterId, refusal: Refusal) {
+        self.tally.refused(refusal);
+        self.ungranted(waiter, |id| refusal.reply(id));
+    }
+
+    /// Whether a token may be taken now that no acquire has been let in for.
+    pub(super) fn may_take_token(&self) -> bool {
+        let reserve = self.reserve.as_ref();
+        reserve.is_none_or(|reserve| reserve.room(&self.machine) > 0)
+    }
+
+    /// From now on nothing is granted. Who waits is told so.
+    pub(super) fn stop_granting(&mut self, now: Timestamp) {
+        // A new epoch removes all waiters at once and before anything is handed over; removed one
+        // after the other, some would be granted by the removal of those before them.
+        self.epoch = STOPPED;
+        self.apply(now, Operation::Tick);
+        for entry in self.parked.take_all() {
+            match entry.operation {
+                Operation::Release { .. } => self.give_up(now, entry),
+                _ => self.turn_away(entry.waiter, Refusal::NotActive),
+            }
+        }
+    }
+
+    pub(super) fn grants_nothing(&self) -> bool {
+        self.draining || self.storage_failed
+    }
+
+    /// The earliest moment at which time alone changes anything.
+    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
+        let times = [
+            self.machine.next_deadline(),
+            self.parked.next_deadline(),
+            self.held_back,
+        ];
+        times.into_iter().flatten().min()
+    }
+}
+
+/// The same operation; an acquire that has waited waits for the rest of its time.
+fn with_wait_until(operation: Operation, now: Timestamp, until: Timestamp) -> Operation {
+    let rest = |wait: Duration| match wait.is_zero() {
+        true => wait,
+        false => until.saturating_since(now),
+    };
+    match operation {
+        Operation::Acquire {
+            waiter,
+            keys,
+            wait,
+            lease,
+        } => Operation::Acquire {
+            waiter,
+            keys,
+            wait: rest(wait),
+            lease,
+        },
+        Operation::AcquireSlot {
+            waiter,
+            name,
+            slots,
+            wait,
+            lease,
+        } => Operation::AcquireSlot {
+            waiter,
+            name,
+            slots,
+            wait: rest(wait),
+            lease,
+        },
+        other => other,
+    }
+}
+
+/// How long a request that does not wait for a lock may wait for the disk.
+const DISK_TIME: Duration = Duration::from_secs(1);
