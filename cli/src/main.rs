@@ -3,6 +3,7 @@
 //! One module per subcommand; each reads its options, does its work through the libraries and
 //! returns an error for the user. Nothing here decides anything about locks or fences.
 
+mod data;
 mod database;
 mod fence;
 mod migrate;
@@ -29,6 +30,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Serve(serve::Options),
+    Restore(data::RestoreOptions),
     Migrate(migrate::Options),
     Protect(protect::Options),
     Unprotect(protect::RemoveOptions),
@@ -44,6 +46,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(options) => serve::run(options).map_err(Into::into),
+        Command::Restore(options) => data::run_restore(options).map_err(Into::into),
         Command::Migrate(options) => migrate::run(options).map_err(Into::into),
         Command::Protect(options) => protect::run(options).map_err(Into::into),
         Command::Unprotect(options) => protect::run_remove(options).map_err(Into::into),

@@ -5,16 +5,23 @@
 
 use std::io::{IsTerminal, Read, Write};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use highwater_fencing::FencingToken;
-use highwater_server::{Secret, SecretError, Server, StartError, TlsError, tls_from_pem_files};
+use highwater_server::{
+    AfterRestart, Secret, SecretError, Server, StartError, TlsError, tls_from_pem_files,
+};
 use tracing_subscriber::EnvFilter;
 
+use crate::data::{DataError, directory};
 use crate::words::token;
 
 /// Run a single lock server.
+///
+/// It keeps its fencing domain and the count of its tokens in a data directory, so tokens go on
+/// upwards over every restart and crash. Locks themselves end with the process.
 ///
 /// Writes one line with its address and its fencing domain to standard output as soon as clients
 /// can connect; its log goes to standard error (RUST_LOG sets the level). SIGTERM and SIGINT end
@@ -24,9 +31,34 @@ use crate::words::token;
 /// be given as an argument, because other users of the machine can read those.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Keep locks in memory only. They end with the process, and every start is a new domain.
+    /// Where the domain and the count of tokens are kept.
+    ///
+    /// Made if it is not there; it has to be on a local file system and is used by one server at a
+    /// time. The default is /var/lib/highwater for root, and otherwise $XDG_STATE_HOME/highwater or
+    /// ~/.local/state/highwater. A copy of it needs `highwater restore --new-domain`.
+    #[arg(long, value_name = "DIR", conflicts_with = "in_memory")]
+    data_dir: Option<PathBuf>,
+    /// Keep everything in memory: every start is a new domain, which databases refuse until their
+    /// marks are moved to it.
     #[arg(long)]
     in_memory: bool,
+    /// What to do about leases that an earlier start gave out and that may still be running.
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "wait",
+        conflicts_with = "in_memory"
+    )]
+    after_restart: AfterRestartOption,
+    /// How many tokens to reserve with one write to the data directory. After a crash what is left
+    /// of a block is never given out.
+    #[arg(
+        long,
+        value_name = "TOKENS",
+        default_value = "1048576",
+        conflicts_with = "in_memory"
+    )]
+    token_block: NonZeroU32,
     /// The address to listen on. Port 0 takes a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:5225")]
     listen: String,
@@ -40,9 +72,9 @@ pub(crate) struct Options {
     /// Start the tokens at this number at least.
     ///
     /// For databases whose marks are higher than the tokens of this start would be: give one more
-    /// than `highwater fence floor` shows. Without it the tokens start at the system time in
-    /// microseconds, and with it too if that is higher. The start is a new domain all the same:
-    /// move the marks to it with `highwater fence adopt`.
+    /// than `highwater fence floor` shows. It only raises: a new domain starts at the system time
+    /// in microseconds if that is higher, and a data directory goes on from its own count. Marks of
+    /// another domain have to be moved all the same, with `highwater fence adopt`.
     #[arg(long, value_name = "TOKEN", value_parser = token)]
     first_token: Option<FencingToken>,
     /// The server's certificate chain in PEM, leaf first. Turns TLS on.
@@ -53,11 +85,17 @@ pub(crate) struct Options {
     tls_key: Option<PathBuf>,
 }
 
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum AfterRestartOption {
+    /// Grant nothing until they are over: after a crash for as long as the longest lease that was
+    /// given out, after an orderly end for what really remained
+    Wait,
+    /// Grant at once; only the fence keeps the writes of old holders out
+    TrustFencing,
+}
+
 /// Runs until a signal comes.
 pub(crate) fn run(options: Options) -> Result<(), ServeError> {
-    if !options.in_memory {
-        return Err(ServeError::NotDurable);
-    }
     start_log();
     let secrets = secrets(&options)?;
     tokio::runtime::Builder::new_multi_thread()
@@ -83,9 +121,16 @@ fn start_log() {
 async fn serve(options: Options, secrets: Vec<Secret>) -> Result<(), ServeError> {
     // Before the server starts, so that no signal is missed once it is announced.
     let mut signals = Signals::listen().map_err(ServeError::Runtime)?;
-    let mut builder = Server::builder()
-        .in_memory()
-        .listen(resolve(&options.listen).await?);
+    let mut builder = Server::builder().listen(resolve(&options.listen).await?);
+    builder = match options.in_memory {
+        true => builder.in_memory(),
+        false => builder.data_dir(directory(options.data_dir.clone())?),
+    };
+    builder = builder.token_block(options.token_block);
+    builder = builder.after_restart(match options.after_restart {
+        AfterRestartOption::Wait => AfterRestart::WaitForOldLeases,
+        AfterRestartOption::TrustFencing => AfterRestart::TrustFencing,
+    });
     if options.no_auth {
         builder = builder.no_auth();
     }
@@ -99,10 +144,12 @@ async fn serve(options: Options, secrets: Vec<Secret>) -> Result<(), ServeError>
         builder = builder.tls(tls_from_pem_files(certificate, key)?);
     }
     let server = builder.start().await?;
-    tracing::warn!(
-        "in memory: a restart forgets every lock and is a new fencing domain, so databases that \
-         check domains refuse its tokens until their marks are moved to it"
-    );
+    if options.in_memory {
+        tracing::warn!(
+            "in memory: a restart forgets every lock and is a new fencing domain, so databases \
+             that check domains refuse its tokens until their marks are moved to it"
+        );
+    }
     announce(&server);
     let signal = tokio::select! {
         signal = signals.next() => signal,
@@ -234,11 +281,8 @@ impl Signals {
 /// Why the server does not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
-    #[error(
-        "durable mode is not available yet: pass --in-memory to keep locks in memory only (they \
-         end with the process, and every start is a new fencing domain)"
-    )]
-    NotDurable,
+    #[error(transparent)]
+    Data(#[from] DataError),
     #[error("the server has ended because an invariant of its own did not hold; see the log")]
     Failed,
     #[error(

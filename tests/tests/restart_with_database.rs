@@ -1,18 +1,20 @@
 //! The lock server starts anew under an application that writes fenced: the new holder is never
 //! refused in favour of the old one.
 //!
-//! An in-memory server forgets its locks, so after a restart two programs can believe that they
-//! hold one key. What the database then admits is decided here.
+//! A server forgets its locks, so after a restart two programs can believe that they hold one key.
+//! What the database then admits is decided here: for a server in memory, which is a new domain, and
+//! for a durable one, which is not.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use highwater_client::{AcquireError, AcquireOptions, Client, Ticket};
 use highwater_fencing::sqlx::{FenceError, SqlxFence as _};
 use highwater_fencing::{Domain, DomainPolicy, Fence, FenceOptions, migrate};
 use highwater_lock::Key;
-use highwater_server::Server;
+use highwater_server::{AfterRestart, Server};
 use highwater_tests::wait::eventually;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use tempfile::TempDir;
@@ -20,7 +22,8 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct World {
-    _folder: TempDir,
+    folder: TempDir,
+    durable: bool,
     pool: SqlitePool,
     address: SocketAddr,
     server: Option<Server>,
@@ -30,6 +33,10 @@ struct World {
 
 impl World {
     async fn new() -> Self {
+        Self::with(false).await
+    }
+
+    async fn with(durable: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = SqliteConnectOptions::new()
             .filename(folder.path().join("shop.db"))
@@ -40,11 +47,14 @@ impl World {
             .execute(&pool)
             .await
             .unwrap();
-        let server = start(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+        let server = start(any_port, durable.then_some(folder.path()));
+        let server = server.await.unwrap();
         let address = server.local_addr();
         let client = Client::builder(address).connect().await.unwrap();
         Self {
-            _folder: folder,
+            folder,
+            durable,
             pool,
             address,
             server: Some(server),
@@ -70,7 +80,8 @@ impl World {
     /// The server is gone without a goodbye, and another one has its address.
     async fn restart(&mut self) {
         drop(self.server.take());
-        let again = async || start(self.address).await.ok();
+        let folder = self.durable.then_some(self.folder.path());
+        let again = async || start(self.address, folder).await.ok();
         let server = eventually("the address is free again", PATIENCE, again).await;
         self.server = Some(server);
     }
@@ -101,13 +112,17 @@ impl World {
     }
 }
 
-async fn start(listen: SocketAddr) -> Result<Server, highwater_server::StartError> {
-    Server::builder()
-        .in_memory()
-        .listen(listen)
-        .no_auth()
-        .start()
-        .await
+async fn start(
+    listen: SocketAddr,
+    folder: Option<&Path>,
+) -> Result<Server, highwater_server::StartError> {
+    let builder = match folder {
+        Some(folder) => Server::builder().data_dir(folder.join("locks")),
+        None => Server::builder().in_memory(),
+    };
+    // At once, so that the old holder still believes in its lease.
+    let builder = builder.after_restart(AfterRestart::TrustFencing);
+    builder.listen(listen).no_auth().start().await
 }
 
 #[tokio::test]
@@ -175,6 +190,25 @@ async fn for_clients_that_know_no_domain_the_new_holder_has_the_higher_token() {
             panic!("{refused:?}");
         };
         assert_eq!((offered, highest), (old.token(), new.token()));
+        old = new;
+    }
+}
+
+#[tokio::test]
+async fn with_a_durable_server_nothing_is_adopted_and_the_old_holder_is_stale() {
+    let policy = DomainPolicy::Strict;
+    let mut world = World::with(true).await;
+    let mut old = world.acquire().await;
+    world.sell(old.fence(), policy, "old").await.unwrap();
+    for _ in 0..3 {
+        world.restart().await;
+        // Nobody has written since: the old holder still may.
+        world.sell(old.fence(), policy, "old").await.unwrap();
+        let new = world.acquire().await;
+        assert_eq!(new.domain(), old.domain());
+        world.sell(new.fence(), policy, "new").await.unwrap();
+        let refused = world.sell(old.fence(), policy, "old").await.unwrap_err();
+        assert!(matches!(refused, FenceError::Stale { .. }), "{refused:?}");
         old = new;
     }
 }

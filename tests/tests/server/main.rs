@@ -7,6 +7,7 @@ mod bounds;
 mod busy;
 mod counted;
 mod delivery;
+mod durable;
 mod errors;
 mod extensions;
 mod fields;

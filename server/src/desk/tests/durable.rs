@@ -450,3 +450,75 @@ async fn a_refused_lease_is_not_remembered() {
     assert!(matches!(replies[..], [Reply::Error { .. }]), "{replies:?}");
     assert_eq!(world.store(), None);
 }
+
+fn retain(id: u64, key: &str, token: u64, minimum: u32) -> Request {
+    Request::Retain {
+        id: number(id),
+        keys: KeySet::from(Key::new(key).unwrap()),
+        token: FencingToken::new(token).unwrap(),
+        minimum: SpanMillis::new(minimum).unwrap(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minimum_hold_is_waited_for_after_a_crash_like_a_lease() {
+    let disk = ModelDisk::new();
+    let mut first = World::start(&disk);
+    let holder = peer(&first.desk);
+    let token = holder.takes(&mut first, 1, "apple", 5);
+    holder.asks(&first.desk, retain(2, "apple", token, 60_000));
+    assert_eq!(holder.replies(), [], "60 s are not stored yet");
+    first.store();
+    assert_eq!(holder.replies(), [Reply::Retained { id: number(2) }]);
+    let after_crash = World::start(&disk.after_process_end());
+    let remaining = seconds(64);
+    assert_eq!(
+        after_crash.desk.readiness(),
+        Readiness::OldLeases { remaining }
+    );
+    first.desk.drain();
+    first.desk.seal();
+    assert_eq!(first.store().unwrap().horizon, seconds(60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_given_back_even_if_its_minimum_hold_cannot_be_stored() {
+    for fails in [true, false] {
+        let disk = ModelDisk::new();
+        let mut world = World::start(&disk);
+        let holder = peer(&world.desk);
+        let apple = holder.takes(&mut world, 1, "apple", 5);
+        let pear = holder.takes(&mut world, 2, "pear", 5);
+        holder.asks(&world.desk, retain(3, "apple", apple, 60_000));
+        if fails {
+            disk.fail_at(0, Fault::Refused);
+            world.store();
+            holder.asks(&world.desk, retain(4, "pear", pear, 60_000));
+        } else {
+            holder.asks(&world.desk, retain(4, "pear", pear, 60_000));
+            world.pass(seconds(1)).await;
+        }
+        let retained = |id| Reply::Retained { id: number(id) };
+        assert_eq!(holder.replies(), [retained(3), retained(4)], "{fails}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_that_a_request_was_parked_counts_as_waited() {
+    let mut world = World::start(&ModelDisk::new());
+    let client = peer(&world.desk);
+    let request = Request::AcquireTimed {
+        id: number(1),
+        keys: KeySet::from(Key::new("apple").unwrap()),
+        wait: SpanMillis::new(10_000).unwrap(),
+        lease: LeaseMillis::new(30_000).unwrap(),
+    };
+    client.asks(&world.desk, request);
+    world.pass(Duration::from_millis(700)).await;
+    world.store();
+    let replies = client.replies();
+    let [Reply::GrantedTimed { waited_ms, .. }] = replies[..] else {
+        panic!("{replies:?}");
+    };
+    assert_eq!(waited_ms, 700);
+}
