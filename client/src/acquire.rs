@@ -1,17 +1,18 @@
 //! Takes a lock: finds a connection, asks, and asks again where that is certain to be harmless.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_lock::KeySet;
-use highwater_protocol::{ErrorCode, LeaseMillis, Reply};
+use highwater_protocol::{ErrorCode, Extensions, Reply};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::call::{Ask, Ended, Waiting};
 use crate::client::Client;
 use crate::extend::{self, Extension};
 use crate::keeper::Backoff;
-use crate::limits::{FIRST_RETRY_PAUSE, GRACE, LONGEST_RETRY_PAUSE, ONE_TRY_BUDGET};
+use crate::limits::{FIRST_RETRY_PAUSE, GRACE, LATE, LONGEST_RETRY_PAUSE, ONE_TRY_BUDGET};
 use crate::options::{AcquireOptions, Terms};
 use crate::pool::{NoSession, Session};
 use crate::shared::{Phase, Shared};
@@ -23,14 +24,20 @@ use crate::{AcquireError, trace};
 pub(crate) async fn acquire(
     client: &Client,
     keys: KeySet,
+    slots: Option<NonZeroU32>,
     options: &AcquireOptions,
 ) -> Result<Ticket, AcquireError> {
     let terms = options.check()?;
     let span = trace::acquire_span(&keys, &terms);
-    trace::within(span, take(client, keys, terms)).await
+    trace::within(span, take(client, keys, slots, terms)).await
 }
 
-async fn take(client: &Client, keys: KeySet, terms: Terms) -> Result<Ticket, AcquireError> {
+async fn take(
+    client: &Client,
+    keys: KeySet,
+    slots: Option<NonZeroU32>,
+    terms: Terms,
+) -> Result<Ticket, AcquireError> {
     let shared = client.shared();
     if shared.phase() > Phase::Open {
         return Err(AcquireError::Closed);
@@ -40,6 +47,7 @@ async fn take(client: &Client, keys: KeySet, terms: Terms) -> Result<Ticket, Acq
     let wanted = Wanted {
         shared,
         keys,
+        slots,
         terms,
         until: system::now()
             + if terms.wait.is_zero() {
@@ -72,6 +80,7 @@ fn enough(mut held: Held, min_work: Duration) -> Result<Held, AcquireError> {
 struct Wanted<'a> {
     shared: &'a Arc<Shared>,
     keys: KeySet,
+    slots: Option<NonZeroU32>,
     terms: Terms,
     until: Instant,
 }
@@ -103,7 +112,7 @@ impl Wanted<'_> {
                 Err(NoSession::Unauthenticated) => return Err(AcquireError::Unauthenticated),
                 Err(_) => return Err(reason),
             };
-            if self.terms.keep.is_some() && !session.extensions {
+            if !session.has(self.needs()) {
                 return Err(AcquireError::Unsupported);
             }
             let pause = match self.attempt(&session).await {
@@ -129,13 +138,25 @@ impl Wanted<'_> {
         }
     }
 
+    fn needs(&self) -> Extensions {
+        match self.slots {
+            Some(_) => self.terms.needs().and(Extensions::SLOTS),
+            None => self.terms.needs(),
+        }
+    }
+
+    /// Whether the server counts the wait in milliseconds, and tells how long it was.
+    fn is_timed(&self, session: &Session) -> bool {
+        self.slots.is_some() || session.has(Extensions::ACQUIRE)
+    }
+
     async fn attempt(&self, session: &Session) -> Attempt {
         let one_try = self.terms.wait.is_zero();
         let ask = Ask::Acquire {
             keys: self.keys.clone(),
+            slots: self.slots,
             until: (!one_try).then_some(self.until),
-            lease: self.terms.lease,
-            lease_seconds: self.terms.lease_seconds,
+            terms: self.terms,
         };
         let controls = Some(session.controls.clone());
         let (call, waiting) = Waiting::new(self.shared.next_id(), ask, controls);
@@ -150,16 +171,21 @@ impl Wanted<'_> {
                 return Attempt::Failed(AcquireError::Closed);
             }
         }
+        // Until then the server's own answer should come; then it is told to stop.
+        let patience = match session.has(Extensions::CANCEL) {
+            true if self.is_timed(session) => LATE,
+            // It counts whole seconds, rounded up.
+            true => Duration::ZERO,
+            false => GRACE,
+        };
         let impatient = async {
             tokio::select! {
                 () = self.shared.reached(Phase::Closing) => {}
-                // The base protocol counts whole seconds and has no cancel: there the server's
-                // own answer comes within this much.
-                () = sleep_until(self.until), if session.extensions => {}
-                () = sleep_until(self.until + GRACE) => {}
+                () = sleep_until(self.until + patience) => {}
             }
         };
-        let ended = waiting.finish(impatient, || system::now() + GRACE).await;
+        let grace = || system::now().min(self.until) + GRACE;
+        let ended = waiting.finish(impatient, grace).await;
         match ended {
             Ended::Granted(held) => self.confirmed(held, session, asked).await,
             Ended::Replied(reply) => judge(reply),
@@ -169,20 +195,19 @@ impl Wanted<'_> {
         }
     }
 
-    /// Asks for the lease once more when the wait has used up much of it.
+    /// Asks for the lease once more when too little of it may be left.
     ///
-    /// The client cannot know when in the wait the grant was, so it counts the lease from before
-    /// the wait. An extension never shortens a lease and is counted from its own sending.
+    /// A server without times in milliseconds does not tell when in the wait the grant was, so the
+    /// lease is counted from before the wait, and may look used up. An extension never shortens a
+    /// lease and is counted from its own sending.
     async fn confirmed(&self, mut held: Held, session: &Session, asked: Instant) -> Attempt {
         let waited = system::now().saturating_duration_since(asked);
         let is_short = held.valid_before.remaining() < self.terms.min_work;
-        if !session.extensions || (waited < self.terms.lease / 4 && !is_short) {
+        let is_unsure = !self.is_timed(session) && waited >= self.terms.lease / 4;
+        if !session.has(Extensions::EXTEND) || !(is_short || is_unsure) {
             return Attempt::Granted(held);
         }
-        let Some(lease) = LeaseMillis::new(u32::from(self.terms.lease_seconds.get()) * 1_000)
-        else {
-            return Attempt::Granted(held);
-        };
+        let lease = self.terms.lease_millis;
         let by = system::now() + GRACE;
         match extend::ask(self.shared, session, &held.grant, lease, by).await {
             Extension::Until(end) => {

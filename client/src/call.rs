@@ -3,14 +3,17 @@
 //! Both sides agree without a lock on the one question that matters: may the server have seen
 //! it? A call that was withdrawn before it was sent is certain to have done nothing.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
 
-use highwater_protocol::{FencingToken, KeySet, LeaseMillis, LeaseSeconds, Reply, RequestNumber};
+use highwater_protocol::{
+    FencingToken, Key, KeySet, LeaseMillis, Reply, RequestNumber, SpanMillis,
+};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+use crate::options::Terms;
 use crate::ticket::Held;
 
 /// What a caller wants. The connection makes the request of it at the moment of sending, because
@@ -19,19 +22,25 @@ use crate::ticket::Held;
 pub(crate) enum Ask {
     Acquire {
         keys: KeySet,
+        /// One of so many slots of the only key.
+        slots: Option<NonZeroU32>,
         /// `None` is one try.
         until: Option<Instant>,
-        lease: Duration,
-        lease_seconds: LeaseSeconds,
+        terms: Terms,
     },
     Release {
         keys: KeySet,
         token: FencingToken,
+        min_hold: SpanMillis,
     },
     Extend {
         keys: KeySet,
         token: FencingToken,
         lease: LeaseMillis,
+    },
+    Query {
+        key: Key,
+        from_slot: u32,
     },
 }
 

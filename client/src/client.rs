@@ -1,9 +1,11 @@
 //! The client: what an application holds, and the start and end of everything behind it.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use highwater_lock::{Key, KeySet};
+use highwater_protocol::{Extensions, KeyStatus};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
@@ -15,7 +17,7 @@ use crate::pool::Pool;
 use crate::setup::Target;
 use crate::shared::{Phase, Shared};
 use crate::ticket::Ticket;
-use crate::{AcquireError, ConnectError, Stats, hint, keeper, release};
+use crate::{AcquireError, ConnectError, QueryError, Stats, hint, keeper, query, release};
 
 /// A client of one lock server. Cloning it is cheap, and all clones share its connections.
 ///
@@ -35,9 +37,10 @@ impl Client {
 
     /// Waits for its turn and takes the lock.
     ///
-    /// The server serves in the order of arrival. Everything that can go wrong has its own
-    /// variant of the error; each call ends a little after its wait at the latest. A request that
-    /// was surely not sent is made again within the wait; one that may have been seen never is.
+    /// The server serves in the order of arrival. Everything that can go wrong has its own variant
+    /// of the error; each call ends 4 s after its wait at the latest, where one try counts as 5 s.
+    /// A request that was surely not sent is made again within the wait; one that may have been
+    /// seen never is.
     ///
     /// Dropping the future gives the place in the queue up; a lock that was granted all the same
     /// is released in the background. A server of the base protocol cannot be told: there the
@@ -51,7 +54,7 @@ impl Client {
         options: AcquireOptions,
     ) -> Result<Ticket, AcquireError> {
         let keys = KeySet::from(key.clone());
-        acquire::acquire(self, keys, &options).await
+        acquire::acquire(self, keys, None, &options).await
     }
 
     /// Takes all keys of the set at once, under one token.
@@ -66,7 +69,54 @@ impl Client {
         keys: &KeySet,
         options: AcquireOptions,
     ) -> Result<Ticket, AcquireError> {
-        acquire::acquire(self, keys.clone(), &options).await
+        acquire::acquire(self, keys.clone(), None, &options).await
+    }
+
+    /// Waits for one of the `slots` slots of a name and takes it: a lock that so many can hold at
+    /// once, each with a slot number and a token of its own.
+    ///
+    /// One queue, in the order of arrival, for all of them. Everybody who uses the name must give
+    /// the same number, as long as anybody holds a slot or queues for one; another number, or the
+    /// same name as a plain lock, is [`ErrorCode::OtherUse`](crate::ErrorCode::OtherUse).
+    /// Otherwise like [`Client::acquire`]; needs a server with extensions.
+    ///
+    /// # Errors
+    /// No slot is held, except perhaps after [`AcquireError::Indeterminate`].
+    pub async fn acquire_slot(
+        &self,
+        name: &Key,
+        slots: NonZeroU32,
+        options: AcquireOptions,
+    ) -> Result<Ticket, AcquireError> {
+        let keys = KeySet::from(name.clone());
+        acquire::acquire(self, keys, Some(slots), &options).await
+    }
+
+    /// Asks what holds a key and how many wait for it; for the name of an N-slot lock, the first
+    /// slot that is taken.
+    ///
+    /// For people and dashboards: the answer may be old when it arrives, and is never a reason to
+    /// write anything. Asked again until there is an answer, for at most 5 s.
+    ///
+    /// # Errors
+    /// See [`QueryError`].
+    pub async fn query(&self, key: &Key) -> Result<KeyStatus, QueryError> {
+        query::query(self.shared(), key, 0).await
+    }
+
+    /// Like [`Client::query`], with the first slot from `from_slot` on that is taken. To see all of
+    /// them, ask for 0, and then always for the slot after the last one, until it is free.
+    ///
+    /// # Errors
+    /// See [`QueryError`].
+    pub async fn query_slots(&self, name: &Key, from_slot: u32) -> Result<KeyStatus, QueryError> {
+        query::query(self.shared(), name, from_slot).await
+    }
+
+    /// What the server has beyond the base protocol, as it told when it was connected to; `None`
+    /// while there is no connection.
+    pub fn extensions(&self) -> Option<Extensions> {
+        self.shared().pool.extensions()
     }
 
     /// Ends the client and all its clones within 5 s.

@@ -88,13 +88,13 @@ pub enum AcquireError {
     #[error("the server refused the request: {0}")]
     Rejected(ErrorCode),
     /// The wait is longer than a server accepts. Ask for less; waits can be repeated.
-    #[error("a wait of {wait:?} is above 255 s")]
+    #[error("a wait of {wait:?} is above 1 h")]
     InvalidWait {
         /// What was asked for.
         wait: Duration,
     },
     /// The lease is zero or longer than a server gives. Ask for another one.
-    #[error("a lease of {lease:?} is not above 0 and at most 250 s")]
+    #[error("a lease of {lease:?} is not above 0 and at most 1 h")]
     InvalidLease {
         /// What was asked for.
         lease: Duration,
@@ -105,6 +105,13 @@ pub enum AcquireError {
     InvalidMinWork {
         /// What was asked for.
         min_work: Duration,
+    },
+    /// [`AcquireOptions::min_hold`](crate::AcquireOptions::min_hold) is longer than the lease. Ask
+    /// for a longer lease.
+    #[error("a minimum hold of {min_hold:?} is longer than the lease")]
+    InvalidMinHold {
+        /// What was asked for.
+        min_hold: Duration,
     },
     /// A lease this short cannot be extended in time by itself. Ask for 300 ms or more.
     #[error("a lease of {lease:?} is too short to be extended by itself")]
@@ -119,11 +126,32 @@ pub enum AcquireError {
         /// What was left.
         remaining: Duration,
     },
-    /// The server speaks only the base protocol, which does not have what was asked for. Nothing
-    /// was sent.
+    /// The server does not have the extensions of the protocol that are needed for what was asked
+    /// for. Nothing was sent. Ask for less, or use a newer server.
     #[error("the server does not offer what was asked for")]
     Unsupported,
     /// The client was closed. Make a new one.
+    #[error("the client is closed")]
+    Closed,
+}
+
+/// Why there is no answer to a query. Nothing has changed by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryError {
+    /// No answer came within 5 s, or there was no connection. Ask again.
+    #[error("there was no answer in time")]
+    NoAnswer,
+    /// The server does not accept the client token (any more). Correct the configuration.
+    #[error("the server refused the client token")]
+    Unauthenticated,
+    /// The server does not have this extension of the protocol.
+    #[error("the server cannot be asked for locks")]
+    Unsupported,
+    /// The server refused the request itself.
+    #[error("the server refused the query: {0}")]
+    Rejected(ErrorCode),
+    /// The client was closed.
     #[error("the client is closed")]
     Closed,
 }
@@ -160,7 +188,8 @@ pub enum ExtendError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Release {
-    /// The keys were held by the ticket's token until now, and went to the next in line.
+    /// The keys were held by the ticket's token until now, and went to the next in line; with a
+    /// [minimum hold](crate::AcquireOptions::min_hold), when that is over.
     Released,
     /// The ticket's token did not hold the keys. The lease had ended, or the lock service has
     /// started anew (another domain); or the answer to an earlier attempt of this same release

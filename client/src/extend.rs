@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_lock::{Domain, FencingToken, KeySet};
-use highwater_protocol::{ErrorCode, LeaseMillis, Reply};
+use highwater_protocol::{ErrorCode, Extensions, LeaseMillis, Reply};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::call::{Ask, Control, Ended, Waiting};
@@ -27,6 +27,8 @@ pub(crate) struct Grant {
     pub(crate) keys: KeySet,
     pub(crate) token: FencingToken,
     pub(crate) domain: Domain,
+    /// Which of the slots of the only key, if it has some.
+    pub(crate) slot: Option<u32>,
 }
 
 /// What one question came to.
@@ -124,7 +126,7 @@ async fn repeat(
             }
             Err(_) => return Err(unknown(life)),
         };
-        if !session.extensions {
+        if !session.has(Extensions::EXTEND) {
             return Err(ExtendError::Unsupported);
         }
         let by = until.min(system::now() + attempt);

@@ -25,11 +25,18 @@
 //! # Ok(()) }
 //! ```
 //!
+//! What each outcome means, how long a ticket is good, slots and minimum holds: [`guide`].
+//!
+//! # Features
+//!
+//! - `blocking`: the module `blocking`, the same names for programs without async.
+//! - `tracing`: spans and events. Counters are always there ([`Client::stats`]).
+//!
 //! # The path of a call
 //!
-//! `acquire` and `release` choose a connection from the `pool` and pass a `call` to its `session`,
-//! which writes the request and matches the reply. A `keeper` opens (`setup`) and runs each
-//! session, and opens the next one after it.
+//! `acquire`, `extend`, `query` and `release` choose a connection from the `pool` and pass a `call`
+//! to its `session`, which writes the request and matches the reply. A `keeper` opens (`setup`) and
+//! runs each session, and opens the next one after it.
 
 mod acquire;
 #[cfg(feature = "blocking")]
@@ -45,6 +52,7 @@ mod life;
 mod limits;
 mod options;
 mod pool;
+mod query;
 mod release;
 mod session;
 mod setup;
@@ -55,12 +63,17 @@ mod ticket;
 mod tls;
 mod trace;
 
+#[doc = include_str!("../../docs/client.md")]
+pub mod guide {}
+
 pub use builder::Builder;
 pub use client::Client;
-pub use error::{AcquireError, ConnectError, ExtendError, Lost, Release, ReleaseError};
-pub use highwater_lock::{Domain, Fence, FencingToken, Key, KeyError, KeySet, KeySetError};
+pub use error::{AcquireError, ConnectError, ExtendError, Lost, QueryError, Release, ReleaseError};
+pub use highwater_lock::{
+    Domain, Fence, FenceKey, FencingToken, Key, KeyError, KeySet, KeySetError,
+};
 pub use highwater_protocol::handshake::HelloError;
-pub use highwater_protocol::{ErrorCode, Secret, SecretError};
+pub use highwater_protocol::{ErrorCode, Extensions, KeyState, KeyStatus, Secret, SecretError};
 pub use hint::ConnectHint;
 pub use options::AcquireOptions;
 pub use stats::Stats;

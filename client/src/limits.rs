@@ -25,6 +25,9 @@ pub(crate) const WRITE_AHEAD_BYTES: usize = 32 * 1024;
 
 /// How much longer than the wait an answer may take, until the connection counts as broken.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
+/// How much longer than the wait a server that counts it in milliseconds may take, until it is told
+/// to stop.
+pub(crate) const LATE: Duration = Duration::from_millis(250);
 /// How long the one try of a wait of zero may take with all its repetitions.
 pub(crate) const ONE_TRY_BUDGET: Duration = Duration::from_secs(5);
 /// How long the answer to anything but a wait may take, until the connection counts as broken.
@@ -42,6 +45,11 @@ pub(crate) const SHORTEST_EXTEND_ATTEMPT: Duration = Duration::from_millis(100);
 pub(crate) const EXTEND_BUDGET: Duration = Duration::from_secs(5);
 /// The shortest lease that can be kept up by itself: less would end before a second attempt.
 pub(crate) const SHORTEST_KEPT_LEASE: Duration = Duration::from_millis(300);
+
+/// How long a query may take with all its repetitions.
+pub(crate) const QUERY_BUDGET: Duration = Duration::from_secs(5);
+/// How long one attempt at it may take.
+pub(crate) const QUERY_ATTEMPT: Duration = Duration::from_secs(2);
 
 /// Tickets that were dropped and wait for their release.
 pub(crate) const QUEUED_RELEASES: usize = 4_096;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use highwater_protocol::LeaseSeconds;
+use highwater_protocol::{Extensions, LeaseMillis, LeaseSeconds, SpanMillis};
 
 use crate::AcquireError;
 use crate::limits::SHORTEST_KEPT_LEASE;
@@ -24,6 +24,7 @@ pub struct AcquireOptions {
     lease: Duration,
     min_work: Duration,
     keep: Option<Duration>,
+    min_hold: Duration,
 }
 
 impl AcquireOptions {
@@ -34,22 +35,25 @@ impl AcquireOptions {
             lease: Duration::from_secs(30),
             min_work: Duration::ZERO,
             keep: None,
+            min_hold: Duration::ZERO,
         }
     }
 
-    /// How long to stand in the queue: 0 to 255 s.
+    /// How long to stand in the queue: 0 to 1 h.
     ///
     /// Zero is one try that never queues, not even behind somebody who only queues; the answer
-    /// then has 5 s. A server of the base protocol counts in whole seconds, and such a wait may
-    /// last up to one second longer.
+    /// then has 5 s. A server of the base protocol counts in whole seconds, so that such a wait may
+    /// last up to one second longer, and only to 255 s ([`AcquireError::Unsupported`]).
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// How long to hold the lock if it is not released: above 0, at most 250 s.
+    /// How long to hold the lock if it is not released: above 0, at most 1 h.
     ///
-    /// The server holds it for whole seconds, rounded up; the ticket counts exactly this.
+    /// The server holds it for whole milliseconds, rounded up, or whole seconds and at most 250 s
+    /// on the base protocol; the ticket counts exactly this. Servers may allow less
+    /// ([`AcquireError::Rejected`]).
     pub const fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
@@ -82,14 +86,35 @@ impl AcquireOptions {
         self
     }
 
+    /// Keeps the lock from everybody until so long after the grant, also when it is given back
+    /// before; at most for the lease. The default is 0.
+    ///
+    /// The server counts it, also when the ticket is only dropped, so work that is over too soon
+    /// is not begun again elsewhere at once. Needs a server with extensions
+    /// ([`AcquireError::Unsupported`]).
+    pub const fn min_hold(mut self, min_hold: Duration) -> Self {
+        self.min_hold = min_hold;
+        self
+    }
+
     pub(crate) fn check(&self) -> Result<Terms, AcquireError> {
         if self.wait > MAX_WAIT {
             return Err(AcquireError::InvalidWait { wait: self.wait });
         }
+        let lease = u32::try_from(whole_millis(self.lease)).ok();
+        let lease_millis = lease
+            .and_then(LeaseMillis::new)
+            .ok_or(AcquireError::InvalidLease { lease: self.lease })?;
         let lease_seconds = u8::try_from(whole_seconds(self.lease))
             .ok()
-            .and_then(LeaseSeconds::new)
-            .ok_or(AcquireError::InvalidLease { lease: self.lease })?;
+            .and_then(LeaseSeconds::new);
+        let min_hold = u32::try_from(whole_millis(self.min_hold)).ok();
+        let min_hold = min_hold
+            .filter(|_| self.min_hold <= self.lease)
+            .and_then(SpanMillis::new)
+            .ok_or(AcquireError::InvalidMinHold {
+                min_hold: self.min_hold,
+            })?;
         if self.min_work > self.lease {
             return Err(AcquireError::InvalidMinWork {
                 min_work: self.min_work,
@@ -101,9 +126,11 @@ impl AcquireOptions {
         Ok(Terms {
             wait: self.wait,
             lease: self.lease,
+            lease_millis,
             lease_seconds,
             min_work: self.min_work,
             keep: self.keep,
+            min_hold,
         })
     }
 }
@@ -119,10 +146,35 @@ impl Default for AcquireOptions {
 pub(crate) struct Terms {
     pub(crate) wait: Duration,
     pub(crate) lease: Duration,
-    pub(crate) lease_seconds: LeaseSeconds,
+    pub(crate) lease_millis: LeaseMillis,
+    /// `None` for a lease that the base protocol cannot ask for.
+    pub(crate) lease_seconds: Option<LeaseSeconds>,
     pub(crate) min_work: Duration,
     /// For how long to extend by itself, if at all.
     pub(crate) keep: Option<Duration>,
+    pub(crate) min_hold: SpanMillis,
+}
+
+impl Terms {
+    /// What a server must have besides the base protocol.
+    pub(crate) fn needs(&self) -> Extensions {
+        let mut needs = Extensions::NONE;
+        if self.lease_seconds.is_none() || self.wait > MAX_BASE_WAIT {
+            needs = needs.and(Extensions::ACQUIRE);
+        }
+        if self.keep.is_some() {
+            needs = needs.and(Extensions::EXTEND);
+        }
+        if self.min_hold > SpanMillis::ZERO {
+            needs = needs.and(Extensions::MINIMUM_HOLD);
+        }
+        needs
+    }
+}
+
+/// The time in milliseconds, rounded up.
+pub(crate) fn whole_millis(time: Duration) -> u128 {
+    time.as_nanos().div_ceil(1_000_000)
 }
 
 /// The time in seconds, rounded up.
@@ -130,7 +182,8 @@ pub(crate) fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-const MAX_WAIT: Duration = Duration::from_secs(255);
+const MAX_WAIT: Duration = Duration::from_millis(SpanMillis::MAX as u64);
+const MAX_BASE_WAIT: Duration = Duration::from_secs(u8::MAX as u64);
 
 #[cfg(test)]
 mod tests {
@@ -138,20 +191,58 @@ mod tests {
 
     #[test]
     fn leases_are_rounded_up_for_the_server_and_kept_exact_for_the_ticket() {
-        let check = |milliseconds| {
+        let check = |microseconds| {
             AcquireOptions::new()
-                .lease(Duration::from_millis(milliseconds))
+                .lease(Duration::from_micros(microseconds))
                 .check()
-                .map(|terms| (terms.lease_seconds.get(), terms.lease.as_millis()))
+                .map(|terms| {
+                    let seconds = terms.lease_seconds.map(LeaseSeconds::get);
+                    (
+                        seconds,
+                        terms.lease_millis.get(),
+                        terms.lease.as_micros() as u64,
+                    )
+                })
                 .ok()
         };
-        assert_eq!(check(1), Some((1, 1)));
-        assert_eq!(check(1_000), Some((1, 1_000)));
-        assert_eq!(check(1_001), Some((2, 1_001)));
-        assert_eq!(check(250_000), Some((250, 250_000)));
+        assert_eq!(check(1), Some((Some(1), 1, 1)));
+        assert_eq!(check(1_000_000), Some((Some(1), 1_000, 1_000_000)));
+        assert_eq!(check(1_000_001), Some((Some(2), 1_001, 1_000_001)));
+        assert_eq!(check(250_000_000), Some((Some(250), 250_000, 250_000_000)));
+        assert_eq!(check(250_000_001), Some((None, 250_001, 250_000_001)));
+        assert_eq!(check(3_600_000_000), Some((None, 3_600_000, 3_600_000_000)));
         assert_eq!(check(0), None);
-        assert_eq!(check(250_001), None);
+        assert_eq!(check(3_600_000_001), None);
         assert_eq!(check(u64::MAX), None);
+    }
+
+    #[test]
+    fn what_goes_beyond_the_base_protocol_is_known() {
+        let needs = |options: AcquireOptions| options.check().unwrap().needs();
+        let second = Duration::from_secs(1);
+        let options = AcquireOptions::new();
+        assert_eq!(needs(options.clone().wait(255 * second)), Extensions::NONE);
+        assert_eq!(needs(options.clone().lease(250 * second)), Extensions::NONE);
+        for (options, extension) in [
+            (options.clone().wait(256 * second), Extensions::ACQUIRE),
+            (options.clone().lease(251 * second), Extensions::ACQUIRE),
+            (options.clone().auto_extend(second), Extensions::EXTEND),
+            (options.clone().min_hold(second), Extensions::MINIMUM_HOLD),
+        ] {
+            assert_eq!(needs(options), extension);
+        }
+    }
+
+    #[test]
+    fn a_minimum_hold_ends_with_the_lease_at_the_latest() {
+        let options = AcquireOptions::new().lease(Duration::from_secs(2));
+        let min_hold = |min_hold| options.clone().min_hold(min_hold).check().map(|_| ());
+        assert_eq!(min_hold(Duration::from_secs(2)), Ok(()));
+        let long = Duration::from_millis(2_001);
+        assert_eq!(
+            min_hold(long),
+            Err(AcquireError::InvalidMinHold { min_hold: long })
+        );
     }
 
     #[test]
@@ -191,8 +282,8 @@ mod tests {
     fn a_wait_has_an_upper_bound() {
         let wait = |wait| AcquireOptions::new().wait(wait).check().map(|_| ());
         assert_eq!(wait(Duration::ZERO), Ok(()));
-        assert_eq!(wait(Duration::from_secs(255)), Ok(()));
-        let long = Duration::from_millis(255_001);
+        assert_eq!(wait(Duration::from_secs(3_600)), Ok(()));
+        let long = Duration::from_millis(3_600_001);
         assert_eq!(wait(long), Err(AcquireError::InvalidWait { wait: long }));
     }
 }

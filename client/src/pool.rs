@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use highwater_lock::Domain;
+use highwater_protocol::Extensions;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
@@ -17,13 +18,18 @@ use crate::setup::{Progress, SetupError, Stage};
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     pub(crate) domain: Domain,
-    /// Whether the server knows our extensions.
-    pub(crate) extensions: bool,
+    /// `None` for a server of the base protocol.
+    pub(crate) extensions: Option<Extensions>,
     pub(crate) acquires: mpsc::Sender<Call>,
     pub(crate) controls: mpsc::Sender<Control>,
 }
 
 impl Session {
+    /// Whether the server has all of these.
+    pub(crate) fn has(&self, extensions: Extensions) -> bool {
+        self.extensions.unwrap_or_default().contains(extensions)
+    }
+
     /// The connection may have ended before the pool heard of it.
     fn is_open(&self) -> bool {
         !self.controls.is_closed()
@@ -117,6 +123,14 @@ impl Pool {
         let mut links = self.links.subscribe();
         let gone = links.wait_for(|links| moved_on(links, domain)).await;
         gone.expect("the pool holds the sender");
+    }
+
+    /// Those of the server, if there is a connection to it.
+    pub(crate) fn extensions(&self) -> Option<Extensions> {
+        let links = self.links.borrow();
+        let mut sessions = links.iter().filter_map(Link::session);
+        let session = sessions.next()?;
+        Some(session.extensions.unwrap_or_default())
     }
 
     /// Whether there are connections, but none to this domain.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_lock::{Domain, FencingToken, KeySet};
-use highwater_protocol::{ErrorCode, Reply};
+use highwater_protocol::{ErrorCode, Extensions, Reply, SpanMillis};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -32,6 +32,8 @@ pub(crate) struct Order {
     pub(crate) token: FencingToken,
     pub(crate) domain: Domain,
     pub(crate) until: Instant,
+    /// Counted from the grant, by the server.
+    pub(crate) min_hold: SpanMillis,
 }
 
 /// Releases until the answer is certain.
@@ -53,7 +55,7 @@ async fn repeat(shared: &Arc<Shared>, order: &Order) -> Result<Release, ReleaseE
             Err(_) => return Err(ReleaseError::Unknown),
         };
         match attempt(shared, order, &session).await {
-            Some(Reply::Released { .. }) => return Ok(Release::Released),
+            Some(Reply::Released { .. } | Reply::Retained { .. }) => return Ok(Release::Released),
             Some(Reply::NotHeld { .. }) => return Ok(Release::NotCurrent),
             Some(Reply::Error { code, .. })
                 if !matches!(code, ErrorCode::NotActive | ErrorCode::NoLeader) =>
@@ -76,7 +78,12 @@ async fn attempt(shared: &Arc<Shared>, order: &Order, session: &Session) -> Opti
     let ask = Ask::Release {
         keys: order.keys.clone(),
         token: order.token,
+        min_hold: order.min_hold,
     };
+    if order.min_hold > SpanMillis::ZERO && !session.has(Extensions::MINIMUM_HOLD) {
+        // Freed too early is worse than freed by the end of the lease.
+        return None;
+    }
     let (call, waiting) = Waiting::new(shared.next_id(), ask, None);
     let sent = timeout_at(until, session.controls.send(Control::Call(call))).await;
     if !matches!(sent, Ok(Ok(()))) {

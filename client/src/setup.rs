@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use highwater_lock::Domain;
 use highwater_protocol::handshake::{ACCEPTED, Challenge, HELLO_BYTES, HelloError, Node};
 use highwater_protocol::{
-    ErrorCode, FrameError, Reply, ReplyDecoder, Request, RequestNumber, Secret,
+    ErrorCode, Extensions, FrameError, Reply, ReplyDecoder, Request, RequestNumber, Secret,
 };
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -77,7 +77,8 @@ pub(crate) struct Opened {
     pub(crate) stream: Box<dyn Stream>,
     pub(crate) decoder: ReplyDecoder,
     pub(crate) domain: Domain,
-    pub(crate) extensions: bool,
+    /// `None` for a server of the base protocol, which must not even be asked.
+    pub(crate) extensions: Option<Extensions>,
 }
 
 /// How to find out the domain.
@@ -118,8 +119,11 @@ async fn open_unbounded(
     authenticate(&mut stream, &target.secret, progress).await?;
     let mut decoder = ReplyDecoder::new();
     let (domain, extensions) = match probe {
-        Probe::Ask => (ask_domain(&mut stream, &mut decoder).await?, true),
-        Probe::Assume => (Domain::from_bytes(Node::Single.identity()), false),
+        Probe::Ask => {
+            let (domain, extensions) = ask_domain(&mut stream, &mut decoder).await?;
+            (domain, Some(extensions))
+        }
+        Probe::Assume => (Domain::from_bytes(Node::Single.identity()), None),
     };
     Ok(Opened {
         stream,
@@ -172,7 +176,7 @@ async fn authenticate(
 async fn ask_domain(
     stream: &mut Box<dyn Stream>,
     decoder: &mut ReplyDecoder,
-) -> Result<Domain, SetupError> {
+) -> Result<(Domain, Extensions), SetupError> {
     let id = RequestNumber::MIN;
     let mut question = Vec::new();
     Request::Domain { id }.encode(&mut question);
@@ -199,8 +203,8 @@ async fn ask_domain(
                 Reply::Domain {
                     id: answered,
                     domain: told,
-                    ..
-                } if answered == id && domain.is_none() => domain = Some(told),
+                    extensions,
+                } if answered == id && domain.is_none() => domain = Some((told, extensions)),
                 Reply::Error { id: answered, code } if answered == id => {
                     return Err(SetupError::NotReady(code));
                 }

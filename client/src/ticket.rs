@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_lock::{Domain, Fence, FencingToken, KeySet, Mark};
+use highwater_lock::{Domain, Fence, FenceKey, FencingToken, KeySet, Mark};
+use highwater_protocol::SpanMillis;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
@@ -39,6 +40,7 @@ pub struct Ticket {
 impl Ticket {
     pub(crate) fn new(mut held: Held, client: Client, terms: &Terms) -> Self {
         held.claimed = true;
+        held.min_hold = terms.min_hold;
         let life = Arc::new(Life::new(held.valid_before));
         let keeper = terms.keep.map(|max_hold| {
             let granted = held.valid_before.minus(terms.lease);
@@ -67,6 +69,11 @@ impl Ticket {
     /// What is locked.
     pub fn keys(&self) -> &KeySet {
         &self.held.grant.keys
+    }
+
+    /// Which of the slots is held, from 0 up; `None` for a plain lock.
+    pub fn slot(&self) -> Option<u32> {
+        self.held.grant.slot
     }
 
     /// Which start of which lock service the token belongs to; learnt on the connection over
@@ -160,14 +167,18 @@ impl Ticket {
     }
 
     /// What a fenced transaction offers to the database: every key with the token, and the domain.
+    ///
+    /// The key of a slot is the name, a space and the number of the slot: every slot has a mark of
+    /// its own, so that its holder is compared with those before it and not with its neighbours.
     pub fn fence(&self) -> Fence {
         let Grant {
             keys,
             token,
             domain,
+            slot,
         } = self.held.grant.clone();
         let marks = keys.keys().iter().map(|key| Mark {
-            key: key.into(),
+            key: slot.map_or_else(|| key.into(), |slot| FenceKey::slot(key, slot)),
             token,
         });
         Fence::from_marks(domain, marks).expect("a set has keys, and all of them have one token")
@@ -221,6 +232,8 @@ pub(crate) struct Held {
     pub(crate) grant: Grant,
     /// At the time of the grant.
     pub(crate) valid_before: Moment,
+    /// Whoever gets a grant to no use does not keep it from others.
+    pub(crate) min_hold: SpanMillis,
     pub(crate) shared: Arc<Shared>,
     /// Whether it must be released when it is dropped.
     pub(crate) owed: bool,
@@ -235,6 +248,7 @@ impl Held {
             token: self.grant.token,
             domain: self.grant.domain,
             until: system::now() + release::BUDGET,
+            min_hold: self.min_hold,
         }
     }
 }

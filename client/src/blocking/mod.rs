@@ -27,6 +27,7 @@ mod runtime;
 
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,10 +36,11 @@ use highwater_protocol::Secret;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::runtime::Runtime;
-use crate::limits::{ANSWER_TIME, CLOSE_BOUND, GRACE, ONE_TRY_BUDGET};
+use crate::acquire;
+use crate::limits::{ANSWER_TIME, CLOSE_BOUND, GRACE, ONE_TRY_BUDGET, QUERY_BUDGET};
 use crate::{
-    AcquireError, AcquireOptions, ClientTls, ConnectError, ConnectHint, ExtendError, Lost, Release,
-    ReleaseError, Stats,
+    AcquireError, AcquireOptions, ClientTls, ConnectError, ConnectHint, ExtendError, Extensions,
+    KeyStatus, Lost, QueryError, Release, ReleaseError, Stats,
 };
 
 /// Configures a blocking [`Client`]; like [`crate::Builder`].
@@ -145,10 +147,32 @@ impl Client {
         keys: &KeySet,
         options: AcquireOptions,
     ) -> Result<Ticket, AcquireError> {
+        self.take(keys.clone(), None, options)
+    }
+
+    /// Waits for one of the slots of a name and takes it; see [`crate::Client::acquire_slot`].
+    ///
+    /// # Errors
+    /// No slot is held, except perhaps after [`AcquireError::Indeterminate`].
+    pub fn acquire_slot(
+        &self,
+        name: &Key,
+        slots: NonZeroU32,
+        options: AcquireOptions,
+    ) -> Result<Ticket, AcquireError> {
+        self.take(KeySet::from(name.clone()), Some(slots), options)
+    }
+
+    fn take(
+        &self,
+        keys: KeySet,
+        slots: Option<NonZeroU32>,
+        options: AcquireOptions,
+    ) -> Result<Ticket, AcquireError> {
         let terms = options.check()?;
         let bound = terms.wait.max(ONE_TRY_BUDGET) + 2 * GRACE + SLACK;
-        let (client, keys) = (self.0.client.clone(), keys.clone());
-        let acquire = async move { client.acquire_set(&keys, options).await };
+        let client = self.0.client.clone();
+        let acquire = async move { acquire::acquire(&client, keys, slots, &options).await };
         // A grant that comes later finds nobody, and is released.
         let ticket = self.0.runtime.call(bound, acquire);
         Ok(Ticket {
@@ -164,6 +188,30 @@ impl Client {
             .0
             .runtime
             .call(CLOSE_BOUND, async move { client.close().await });
+    }
+
+    /// Asks what holds a key and how many wait for it; see [`crate::Client::query`].
+    ///
+    /// # Errors
+    /// See [`QueryError`].
+    pub fn query(&self, key: &Key) -> Result<KeyStatus, QueryError> {
+        self.query_slots(key, 0)
+    }
+
+    /// See [`crate::Client::query_slots`].
+    ///
+    /// # Errors
+    /// See [`QueryError`].
+    pub fn query_slots(&self, name: &Key, from_slot: u32) -> Result<KeyStatus, QueryError> {
+        let (client, name) = (self.0.client.clone(), name.clone());
+        let query = async move { client.query_slots(&name, from_slot).await };
+        let outcome = self.0.runtime.call(QUERY_BUDGET + SLACK, query);
+        outcome.unwrap_or(Err(QueryError::NoAnswer))
+    }
+
+    /// See [`crate::Client::extensions`].
+    pub fn extensions(&self) -> Option<Extensions> {
+        self.0.client.extensions()
     }
 
     /// See [`crate::Client::stats`].
@@ -197,6 +245,11 @@ impl Ticket {
     /// See [`crate::Ticket::keys`].
     pub fn keys(&self) -> &KeySet {
         self.ticket.keys()
+    }
+
+    /// See [`crate::Ticket::slot`].
+    pub fn slot(&self) -> Option<u32> {
+        self.ticket.slot()
     }
 
     /// See [`crate::Ticket::domain`].

@@ -4,6 +4,7 @@
 //! there: a grant that nobody takes is released at once. Whatever the server does against the
 //! protocol ends this connection, and what was sent on it has an unknown outcome.
 
+mod asked;
 mod output;
 mod pending;
 #[cfg(test)]
@@ -14,31 +15,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_lock::Domain;
-use highwater_protocol::{FrameError, Reply, ReplyDecoder, Request};
+use highwater_protocol::{Extensions, FrameError, Reply, ReplyDecoder, Request};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use self::asked::{asked, granted};
 use self::output::Output;
 use self::pending::{Entry, ExpectedGrant, Pending};
-use crate::call::{Answer, Ask, Call, Control};
-use crate::extend::Grant;
+use crate::call::{Answer, Call, Control};
 use crate::limits::{
-    ANSWER_TIME, BATCH, GOODBYE_TIME, GRACE, ONE_TRY_BUDGET, QUEUED_ACQUIRES, QUEUED_CONTROLS,
-    SILENCE, STALL_TIME, UNANSWERED_ACQUIRES, WRITE_AHEAD_BYTES,
+    ANSWER_TIME, BATCH, GOODBYE_TIME, QUEUED_ACQUIRES, QUEUED_CONTROLS, SILENCE, STALL_TIME,
+    UNANSWERED_ACQUIRES, WRITE_AHEAD_BYTES,
 };
-use crate::options::whole_seconds;
 use crate::pool;
 use crate::setup::{Opened, Stream};
 use crate::shared::{Phase, Shared};
-use crate::system::{self, Moment};
-use crate::ticket::Held;
+use crate::system;
 
 /// One connection and everything that is under way on it.
 pub(crate) struct Session {
     shared: Arc<Shared>,
     domain: Domain,
-    extensions: bool,
+    extensions: Option<Extensions>,
     reader: ReadHalf<Box<dyn Stream>>,
     writer: WriteHalf<Box<dyn Stream>>,
     acquires: mpsc::Receiver<Call>,
@@ -156,25 +155,16 @@ impl Session {
         }
         // Until the answer has found its caller, or has queued its own release.
         let mut busy = None;
-        let answer = match (reply, entry.grant) {
-            (Reply::Granted { token, .. }, Some(grant)) => {
+        let answer = match (granted(&reply), entry.grant) {
+            (Some(granted), Some(grant)) => {
+                let held = grant.held(granted, &self.shared, self.domain);
                 busy = Some(grant.busy);
-                Answer::Granted(Held {
-                    grant: Grant {
-                        keys: grant.keys,
-                        token,
-                        domain: self.domain,
-                    },
-                    valid_before: grant.valid_before,
-                    shared: Arc::clone(&self.shared),
-                    owed: true,
-                    claimed: false,
-                })
+                Answer::Granted(held)
             }
-            (Reply::Domain { domain, .. }, _) if domain != self.domain => {
-                return Err(End::Misfit);
-            }
-            (other, _) => Answer::Other(other),
+            _ => match reply {
+                Reply::Domain { domain, .. } if domain != self.domain => return Err(End::Misfit),
+                other => Answer::Other(other),
+            },
         };
         if let Some(sender) = entry.answer {
             // A caller that is gone leaves the answer here, and a grant in it releases itself.
@@ -206,7 +196,7 @@ impl Session {
         match control {
             Control::Call(call) => self.take_call(call),
             Control::Cancel(acquire) => {
-                if self.extensions && self.pending.is_acquire(acquire) {
+                if self.has(Extensions::CANCEL) && self.pending.is_acquire(acquire) {
                     let id = self.shared.next_id();
                     self.send(&Request::Cancel { id, acquire }, None, ANSWER_TIME, None);
                 }
@@ -215,49 +205,22 @@ impl Session {
     }
 
     fn take_call(&mut self, call: Call) {
-        let now = system::now();
-        let id = call.id;
-        let (request, answer_time, grant) = match call.ask {
-            Ask::Acquire {
-                keys,
-                until,
-                lease,
-                lease_seconds,
-            } => {
-                let Some((wait_seconds, answer_time)) = wait(now, until) else {
-                    // The wait is over; the caller withdraws at this moment.
-                    return;
-                };
-                let grant = ExpectedGrant {
-                    keys: keys.clone(),
-                    // Before the first byte is on its way, so never later than the server's end.
-                    valid_before: Moment::now().plus(lease),
-                    busy: self.shared.busy(),
-                };
-                let request = Request::Acquire {
-                    id,
-                    keys,
-                    wait_seconds,
-                    lease: lease_seconds,
-                };
-                (request, answer_time, Some(grant))
-            }
-            Ask::Release { keys, token } => {
-                (Request::Release { id, keys, token }, ANSWER_TIME, None)
-            }
-            Ask::Extend { keys, token, lease } => {
-                let request = Request::Extend {
-                    id,
-                    keys,
-                    token,
-                    lease,
-                };
-                (request, ANSWER_TIME, None)
-            }
+        // The wait may be over; the caller withdraws at this moment.
+        let asked = asked(call.id, call.ask, self.extensions.unwrap_or_default());
+        let Some(asked) = asked else {
+            return;
         };
         if call.progress.send() {
-            self.send(&request, Some(call.answer), answer_time, grant);
+            let grant = asked.grant.map(|grant| ExpectedGrant {
+                grant,
+                busy: self.shared.busy(),
+            });
+            self.send(&asked.request, Some(call.answer), asked.answer_time, grant);
         }
+    }
+
+    fn has(&self, extensions: Extensions) -> bool {
+        self.extensions.unwrap_or_default().contains(extensions)
     }
 
     fn send(
@@ -294,7 +257,7 @@ impl Session {
     /// When to ask whether the server is still there.
     fn silent_at(&self) -> Instant {
         // A base server cannot be asked; then this only makes the loop go round.
-        let again = if self.extensions { 1 } else { 6 };
+        let again = if self.extensions.is_some() { 1 } else { 6 };
         self.heard.max(self.output.moved) + SILENCE * again
     }
 
@@ -310,7 +273,7 @@ impl Session {
             return Err(End::NoAnswer);
         }
         if now >= self.silent_at() {
-            if self.extensions {
+            if self.extensions.is_some() {
                 let id = self.shared.next_id();
                 self.send(&Request::Domain { id }, None, ANSWER_TIME, None);
             } else {
@@ -319,19 +282,6 @@ impl Session {
         }
         Ok(())
     }
-}
-
-/// The seconds to ask for, and how long their answer may take; `None` when the wait is over.
-fn wait(now: Instant, until: Option<Instant>) -> Option<(u8, Duration)> {
-    let Some(until) = until else {
-        return Some((0, ONE_TRY_BUDGET));
-    };
-    let seconds = whole_seconds(until.saturating_duration_since(now));
-    let seconds = u8::try_from(seconds).unwrap_or(u8::MAX);
-    if seconds == 0 {
-        return None;
-    }
-    Some((seconds, Duration::from_secs(seconds.into()) + GRACE))
 }
 
 /// Why a connection ended.

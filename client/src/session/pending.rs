@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use highwater_lock::KeySet;
 use highwater_protocol::{RequestKind, RequestNumber};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::asked::WantedGrant;
 use crate::call::Answer;
 use crate::shared::Busy;
-use crate::system::Moment;
 
 /// A request that has no reply yet.
 #[derive(Debug)]
@@ -26,8 +25,7 @@ pub(super) struct Entry {
 /// What to make of a grant.
 #[derive(Debug)]
 pub(super) struct ExpectedGrant {
-    pub(super) keys: KeySet,
-    pub(super) valid_before: Moment,
+    pub(super) grant: WantedGrant,
     /// A closing client waits for it.
     pub(super) busy: Busy,
 }

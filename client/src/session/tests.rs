@@ -3,17 +3,22 @@
 use std::time::Duration;
 
 use highwater_protocol::{
-    Extensions, FencingToken, Incoming, Key, KeySet, LeaseSeconds, RequestDecoder, Secret, Shape,
+    Extensions, FencingToken, Incoming, Key, KeySet, RequestDecoder, Secret, Shape,
 };
 use tokio::io::DuplexStream;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::*;
-use crate::call::{Ended, Waiting};
+use crate::AcquireOptions;
+use crate::call::{Ask, Ended, Waiting};
+use crate::limits::GRACE;
 use crate::pool::Pool;
 use crate::release::Order;
 use crate::setup::Target;
+
+/// Those of a server that counts in seconds.
+const SOME: Option<Extensions> = Some(Extensions::EXTEND.and(Extensions::CANCEL));
 
 struct Line {
     server: DuplexStream,
@@ -24,12 +29,16 @@ struct Line {
 }
 
 /// A running session whose pipe holds so many bytes.
-fn line(pipe: usize, extensions: bool) -> Line {
+fn line(pipe: usize, extensions: Option<Extensions>) -> Line {
     let (client, server) = tokio::io::duplex(pipe);
     line_over(Box::new(client), server, extensions)
 }
 
-fn line_over(stream: Box<dyn Stream>, server: DuplexStream, extensions: bool) -> Line {
+fn line_over(
+    stream: Box<dyn Stream>,
+    server: DuplexStream,
+    extensions: Option<Extensions>,
+) -> Line {
     let target = Target {
         address: String::new(),
         secret: Secret::no_auth(),
@@ -58,9 +67,9 @@ impl Line {
     async fn acquire(&self, wait: Duration) -> Waiting {
         let ask = Ask::Acquire {
             keys: KeySet::from(Key::new("k").unwrap()),
+            slots: None,
             until: Some(system::now() + wait),
-            lease: Duration::from_secs(30),
-            lease_seconds: LeaseSeconds::new(30).unwrap(),
+            terms: AcquireOptions::new().check().unwrap(),
         };
         let controls = Some(self.ends.controls.clone());
         let (call, waiting) = Waiting::new(self.shared.next_id(), ask, controls);
@@ -95,7 +104,7 @@ async fn patient(waiting: Waiting) -> Ended {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_without_answer_ends_the_connection_after_its_wait_and_the_grace() {
-    let mut line = line(4_096, false);
+    let mut line = line(4_096, None);
     let started = system::now();
     let waiting = line.acquire(Duration::from_secs(7)).await;
     line.request().await;
@@ -106,7 +115,7 @@ async fn a_request_without_answer_ends_the_connection_after_its_wait_and_the_gra
 
 #[tokio::test(start_paused = true)]
 async fn an_answered_request_ends_nothing_later() {
-    let mut line = line(4_096, false);
+    let mut line = line(4_096, None);
     let waiting = line.acquire(Duration::from_secs(7)).await;
     let id = line.request().await.id();
     line.reply(Reply::TimedOut { id }).await;
@@ -117,7 +126,7 @@ async fn an_answered_request_ends_nothing_later() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reply_that_stops_in_the_middle_ends_the_connection() {
-    let mut line = line(4_096, true);
+    let mut line = line(4_096, SOME);
     let waiting = line.acquire(Duration::from_secs(200)).await;
     let id = line.request().await.id();
     let started = system::now();
@@ -136,7 +145,7 @@ async fn a_reply_that_stops_in_the_middle_ends_the_connection() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_takes_nothing_ends_the_connection_and_what_was_not_written_is_certain() {
     // Room for one request and the beginning of another: 14 bytes each.
-    let line = line(20, true);
+    let line = line(20, SOME);
     let mut calls = Vec::new();
     for _ in 0..4 {
         calls.push(line.acquire(Duration::from_secs(200)).await);
@@ -157,7 +166,7 @@ async fn a_server_that_takes_nothing_ends_the_connection_and_what_was_not_writte
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_server_is_asked_and_must_answer() {
-    let mut line = line(4_096, true);
+    let mut line = line(4_096, SOME);
     let started = system::now();
     for round in 1..=3 {
         let Request::Domain { id } = line.request().await else {
@@ -179,7 +188,7 @@ async fn a_silent_server_is_asked_and_must_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn another_domain_on_an_open_connection_ends_it() {
-    let mut line = line(4_096, true);
+    let mut line = line(4_096, SOME);
     let id = line.request().await.id();
     let domain = Domain::from_bytes([2; 32]);
     line.reply(Reply::Domain {
@@ -195,7 +204,7 @@ async fn another_domain_on_an_open_connection_ends_it() {
 async fn a_stream_that_holds_back_what_it_takes_is_flushed() {
     let (client, server) = tokio::io::duplex(4_096);
     let holding_back = tokio::io::BufWriter::new(client);
-    let mut line = line_over(Box::new(holding_back), server, true);
+    let mut line = line_over(Box::new(holding_back), server, SOME);
     let started = system::now();
     let waiting = line.acquire(Duration::from_secs(5)).await;
     let id = line.request().await.id();
@@ -206,14 +215,14 @@ async fn a_stream_that_holds_back_what_it_takes_is_flushed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_base_server_may_be_silent_for_ever() {
-    let line = line(4_096, false);
+    let line = line(4_096, None);
     sleep(Duration::from_secs(3_600)).await;
     assert!(!line.session.is_finished());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_withdrawn_before_it_was_taken_up_is_never_written() {
-    let mut line = line(4_096, true);
+    let mut line = line(4_096, SOME);
     // The session runs only at an await: both are in its queue before it sees one.
     let gone = line.acquire(Duration::from_secs(60)).await;
     drop(gone);
@@ -235,7 +244,7 @@ async fn a_call_withdrawn_before_it_was_taken_up_is_never_written() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_is_over_before_the_sending_is_not_sent() {
-    let mut line = line(4_096, true);
+    let mut line = line(4_096, SOME);
     let late = line.acquire(Duration::ZERO).await;
     assert!(matches!(patient(late).await, Ended::NeverSent));
     // The next bytes are the question that follows the silence.
@@ -244,7 +253,7 @@ async fn a_wait_that_is_over_before_the_sending_is_not_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_client_says_goodbye() {
-    let mut line = line(4_096, true);
+    let mut line = line(4_096, SOME);
     line.shared.advance(Phase::Closed);
     assert!(matches!(line.session.await.unwrap(), End::Closed));
     let mut rest = Vec::new();

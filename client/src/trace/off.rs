@@ -1,6 +1,7 @@
 //! Without the feature `tracing`.
 
 use highwater_lock::{Domain, FencingToken, KeySet};
+use highwater_protocol::Extensions;
 
 use crate::options::Terms;
 use crate::release::Order;
@@ -22,7 +23,7 @@ pub(crate) fn within<F: Future>(_: NoSpan, future: F) -> F {
     future
 }
 
-pub(crate) fn connected(_: usize, _: &str, _: Domain, _: bool) {}
+pub(crate) fn connected(_: usize, _: &str, _: Domain, _: Option<Extensions>) {}
 
 pub(crate) fn connect_refused(_: usize, _: &str, _: &SetupError) {}
 

@@ -1,6 +1,7 @@
 //! With the feature `tracing`.
 
 use highwater_lock::{Domain, FencingToken, KeySet};
+use highwater_protocol::Extensions;
 use tracing::{Instrument as _, Span, debug, info, info_span, warn};
 
 use crate::options::Terms;
@@ -24,8 +25,13 @@ pub(crate) fn within<F: Future>(span: Span, future: F) -> impl Future<Output = F
     future.instrument(span)
 }
 
-pub(crate) fn connected(index: usize, address: &str, domain: Domain, extensions: bool) {
-    info!(connection = index, address, %domain, extensions, "connected");
+pub(crate) fn connected(
+    index: usize,
+    address: &str,
+    domain: Domain,
+    extensions: Option<Extensions>,
+) {
+    info!(connection = index, address, %domain, ?extensions, "connected");
 }
 
 pub(crate) fn connect_refused(index: usize, address: &str, error: &SetupError) {

@@ -102,8 +102,8 @@ async fn every_answer_has_its_own_outcome() {
 async fn options_out_of_range_are_refused_before_anything_is_sent() {
     let mut fake = Fake::start(Manners::Polite(domain(1))).await;
     let (client, _peers) = fake.client().await;
-    let long = Duration::from_secs(256);
-    let error = acquiring(&client, "k", wait(256_000))
+    let long = Duration::from_millis(3_600_001);
+    let error = acquiring(&client, "k", wait(3_600_001))
         .await
         .unwrap()
         .unwrap_err();
@@ -112,6 +112,11 @@ async fn options_out_of_range_are_refused_before_anything_is_sent() {
         let options = AcquireOptions::new().lease(lease);
         let error = acquiring(&client, "k", options).await.unwrap().unwrap_err();
         assert_eq!(error, AcquireError::InvalidLease { lease });
+    }
+    // Only with times in milliseconds.
+    for options in [wait(255_001), wait(0).lease(Duration::from_millis(250_001))] {
+        let error = acquiring(&client, "k", options).await.unwrap().unwrap_err();
+        assert_eq!(error, AcquireError::Unsupported);
     }
     acquiring(&client, "next", wait(5_000));
     assert_eq!(acquired(&fake.request().await.1), "next");

@@ -1,8 +1,9 @@
 //! Calls whose futures are dropped at every point: no lock stays behind.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
-use highwater_client::AcquireOptions;
+use highwater_client::{AcquireOptions, Key};
 use tokio::time::sleep;
 
 use crate::fake::Manners;
@@ -34,7 +35,11 @@ async fn nothing_is_left(model: &Model, when: usize) {
 #[tokio::test(start_paused = true)]
 async fn an_acquire_dropped_after_any_number_of_polls_leaves_no_lock() {
     for (world, delay) in worlds() {
-        for manners in [Manners::Polite(domain(1)), Manners::Base] {
+        for manners in [
+            Manners::Full(domain(1)),
+            Manners::Polite(domain(1)),
+            Manners::Base,
+        ] {
             let model = Model::start(manners, delay).await;
             let client = model.client().await;
             let set = keys(&["k"]);
@@ -85,7 +90,7 @@ async fn an_acquire_that_confirms_its_lease_leaves_no_lock_either() {
 #[tokio::test(start_paused = true)]
 async fn a_release_dropped_after_any_number_of_polls_is_done_all_the_same() {
     for (world, delay) in worlds() {
-        let model = Model::start(Manners::Polite(domain(1)), delay).await;
+        let model = Model::start(Manners::Full(domain(1)), delay).await;
         let client = model.client().await;
         let set = keys(&["k"]);
         for times in 0..MANY {
@@ -168,5 +173,28 @@ async fn a_kept_ticket_is_not_extended_once_its_release_has_begun() {
                 books.extends
             );
         });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_of_a_slot_leaves_none_either() {
+    for (world, delay) in worlds() {
+        let model = Model::start(Manners::Full(domain(1)), delay).await;
+        let client = model.client().await;
+        let (name, slots) = (Key::new("pool").unwrap(), NonZeroU32::new(3).unwrap());
+        let options = wait(20_000).min_hold(Duration::from_secs(1));
+        for times in 0..MANY {
+            let acquire = client.acquire_slot(&name, slots, options.clone());
+            let outcome = polled(acquire, times, world).await;
+            let is_ticket = outcome.is_some();
+            drop(outcome);
+            nothing_is_left(&model, times).await;
+            if is_ticket {
+                break;
+            }
+            assert!(times + 1 < MANY, "it never ended");
+        }
+        // What nobody got was not kept from others either.
+        assert_eq!(model.books(|books| books.retains), 1);
     }
 }

@@ -8,7 +8,9 @@ use highwater_client::{
     AcquireError, Client, ConnectError, ConnectHint, Domain, HelloError, Secret,
 };
 use highwater_protocol::handshake::{HELLO_BYTES, Node};
+use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::fake::{Fake, Manners};
@@ -223,4 +225,66 @@ async fn a_wrong_address_is_told_before_anything_is_sent() {
             "{error:?}"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_stays_away_is_asked_less_and_less_often() {
+    let (sender, mut attempts) = mpsc::unbounded_channel();
+    let builder = Client::builder("away:1").dialer(move || {
+        sender.send(Instant::now()).unwrap();
+        std::future::ready(Err::<DuplexStream, _>(ErrorKind::ConnectionRefused.into()))
+    });
+    let time = Duration::from_secs(60);
+    let started = Instant::now();
+    let error = builder.connect_time(time).connect().await.unwrap_err();
+    assert_eq!(started.elapsed(), time);
+    assert!(
+        matches!(error, ConnectError::Unreachable { .. }),
+        "{error:?}"
+    );
+    let mut times = Vec::new();
+    while let Ok(attempt) = attempts.try_recv() {
+        times.push(attempt - started);
+    }
+    // Both connections: 0.1, 0.2, 0.4, 0.8, 1.6, and then 3.2 s, each with jitter down to a half.
+    let steady = 2 * (60_000 - 6_300) / 3_200;
+    assert!(
+        times.len() >= 2 * 6 + steady - 1,
+        "{} attempts",
+        times.len()
+    );
+    assert!(
+        times.len() <= 2 * (7 + 60_000 / 1_600),
+        "{} attempts",
+        times.len()
+    );
+    // The first ones come quickly.
+    assert!(times[5] <= Duration::from_millis(700), "{times:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_lets_in_and_throws_out_is_not_asked_more_often_than_one_that_is_away() {
+    let mut fake = Fake::start(Manners::Polite(domain(1))).await;
+    let (_client, peers) = fake.client().await;
+    for peer in peers {
+        peer.close();
+    }
+    let started = Instant::now();
+    let mut opened = 0;
+    while started.elapsed() < Duration::from_secs(30) {
+        fake.opened().await.close();
+        opened += 1;
+    }
+    assert!(opened <= 2 * (7 + 30_000 / 1_600), "{opened} connections");
+    // After a connection that lasted the next one comes at once again.
+    let (peer, _other) = (fake.opened().await, fake.opened().await);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let lost = Instant::now();
+    peer.close();
+    fake.opened().await;
+    assert!(
+        lost.elapsed() <= Duration::from_millis(101),
+        "{:?}",
+        lost.elapsed()
+    );
 }

@@ -27,8 +27,11 @@ const PIPE: usize = 64 * 1024;
 /// What it does with a new connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Manners {
-    /// Lets in who knows the secret, and answers the question for the domain.
+    /// Lets in who knows the secret, and answers the question for the domain. Can extend and
+    /// cancel, and counts in seconds.
     Polite(Domain),
+    /// The same with everything that there is.
+    Full(Domain),
     /// Lets in, and closes on the question for the domain, like a server of the base protocol.
     Base,
     /// Like a base server for the very first connection, and polite after that.
@@ -332,9 +335,14 @@ async fn serve(
                         Incoming::Refused { code, .. } => panic!("the client sent nonsense: {code}"),
                     };
                     match (&manners, request) {
-                        (Manners::Polite(domain), Request::Domain { id }) => {
+                        (Manners::Polite(domain) | Manners::Full(domain), Request::Domain { id }) => {
+                            let extensions = match &manners {
+                                Manners::Full(_) => Extensions::ALL,
+                                _ => Extensions::EXTEND.and(Extensions::CANCEL),
+                            };
+                            let domain = *domain;
                             let mut bytes = Vec::new();
-                            Reply::Domain { id, domain: *domain, extensions: Extensions::ALL }.encode(&mut bytes);
+                            Reply::Domain { id, domain, extensions }.encode(&mut bytes);
                             stream.write_all(&bytes).await.ok()?;
                             if !opened {
                                 opened = true;

@@ -2,40 +2,61 @@
 
 use std::time::Duration;
 
-use highwater_client::{AcquireError, AcquireOptions, ExtendError, Lost, ReleaseError};
+use highwater_client::{
+    AcquireError, AcquireOptions, ExtendError, Key, Lost, QueryError, ReleaseError,
+};
 use tokio::time::{Instant, sleep};
 
+use crate::fake::Manners;
 use crate::model::{Fault, Kind, Model};
-use crate::{keys, wait};
+use crate::{domain, keys, wait};
 
 /// After any number of bytes of an answer of so many, the server falls silent or closes.
 fn faults(to: Kind, answer: usize) -> impl Iterator<Item = Fault> {
     (0..answer).flat_map(move |bytes| [true, false].map(|closes| Fault { to, bytes, closes }))
 }
 
+/// The answer of a server that counts in seconds, and of one that counts in milliseconds.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_ends_soon_after_its_wait_and_is_unknown() {
-    for (milliseconds, fault) in [0, 1_500]
-        .into_iter()
-        .flat_map(|milliseconds| faults(Kind::Acquire, 19).map(move |fault| (milliseconds, fault)))
-    {
-        let model = Model::polite().await;
+    for (manners, answer) in [
+        (Manners::Polite(domain(1)), 19),
+        (Manners::Full(domain(1)), 23),
+    ] {
+        for (milliseconds, fault) in [0, 1_500].into_iter().flat_map(|milliseconds| {
+            faults(Kind::Acquire, answer).map(move |fault| (milliseconds, fault))
+        }) {
+            let model = Model::start(manners.clone(), Duration::ZERO).await;
+            let client = model.client().await;
+            model.errs(Some(fault));
+            let started = Instant::now();
+            let error = client.acquire_set(&keys(&["k"]), wait(milliseconds)).await;
+            assert_eq!(error.unwrap_err(), AcquireError::Indeterminate, "{fault:?}");
+            let bound = Duration::from_millis(milliseconds).max(Duration::from_secs(5));
+            let took = started.elapsed();
+            assert!(
+                took <= bound + Duration::from_secs(2),
+                "{fault:?}: {took:?}"
+            );
+            // Never sent again.
+            sleep(Duration::from_secs(60)).await;
+            assert_eq!(model.books(|books| books.acquires), 1, "{fault:?}");
+            assert_eq!(client.stats().indeterminate, 1);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_query_ends_within_five_seconds() {
+    for fault in faults(Kind::Query, 40) {
+        let model = Model::full().await;
         let client = model.client().await;
         model.errs(Some(fault));
         let started = Instant::now();
-        let error = client.acquire_set(&keys(&["k"]), wait(milliseconds)).await;
-        assert_eq!(error.unwrap_err(), AcquireError::Indeterminate, "{fault:?}");
-        let bound = Duration::from_millis(milliseconds).max(Duration::from_secs(5));
-        let bound = bound + Duration::from_secs(2);
-        assert!(
-            started.elapsed() <= bound,
-            "{fault:?}: {:?}",
-            started.elapsed()
-        );
-        // Never sent again.
-        sleep(Duration::from_secs(60)).await;
-        assert_eq!(model.books(|books| books.acquires), 1, "{fault:?}");
-        assert_eq!(client.stats().indeterminate, 1);
+        let error = client.query(&Key::new("k").unwrap()).await.unwrap_err();
+        assert_eq!(error, QueryError::NoAnswer, "{fault:?}");
+        assert!(started.elapsed() <= Duration::from_secs(5), "{fault:?}");
+        assert!(model.books(|books| books.queries) > 1, "{fault:?}");
     }
 }
 

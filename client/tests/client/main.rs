@@ -13,6 +13,7 @@ mod hang;
 mod model;
 mod release;
 mod steps;
+mod timed;
 
 use std::time::Duration;
 
@@ -47,6 +48,17 @@ fn granted(request: &Request, number: u64) -> Reply {
             shape: Shape::of(keys),
             token: token(number),
         },
+        Request::AcquireTimed { id, .. } => Reply::GrantedTimed {
+            id: *id,
+            token: token(number),
+            waited_ms: 0,
+        },
+        Request::AcquireSlot { id, slots, .. } => Reply::GrantedSlot {
+            id: *id,
+            token: token(number),
+            waited_ms: 0,
+            slot: slots.get() - 1,
+        },
         other => panic!("not an acquire: {other:?}"),
     }
 }
@@ -57,6 +69,7 @@ fn released(request: &Request) -> Reply {
             id: *id,
             shape: Shape::of(keys),
         },
+        Request::Retain { id, .. } => Reply::Retained { id: *id },
         other => panic!("not a release: {other:?}"),
     }
 }
@@ -65,7 +78,8 @@ fn released(request: &Request) -> Reply {
 #[track_caller]
 fn acquired(request: &Request) -> String {
     match request {
-        Request::Acquire { keys, .. } => keys.to_string(),
+        Request::Acquire { keys, .. } | Request::AcquireTimed { keys, .. } => keys.to_string(),
+        Request::AcquireSlot { name, .. } => name.to_string(),
         other => panic!("not an acquire: {other:?}"),
     }
 }
@@ -79,7 +93,9 @@ fn cancel_of(request: &Request) -> (RequestNumber, RequestNumber) {
 
 fn release_of(request: &Request) -> (String, u64) {
     match request {
-        Request::Release { keys, token, .. } => (keys.to_string(), token.get()),
+        Request::Release { keys, token, .. } | Request::Retain { keys, token, .. } => {
+            (keys.to_string(), token.get())
+        }
         other => panic!("not a release: {other:?}"),
     }
 }

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use highwater_client::{Builder, Client};
+use highwater_client::{Builder, Client, KeyState, KeyStatus};
 use highwater_protocol::{Reply, Request};
 use tokio::time::sleep;
 
 use crate::fake::{Door, Event, Fake, Manners, Peer};
-use crate::{domain, granted, released};
+use crate::{acquired, domain, granted, released};
 
 /// What is answered in another way than it should be.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +30,7 @@ pub(crate) enum Kind {
     Release,
     Extend,
     Cancel,
+    Query,
 }
 
 #[derive(Debug, Default)]
@@ -39,8 +40,11 @@ pub(crate) struct Books {
     /// How many requests of each kind came.
     pub(crate) acquires: usize,
     pub(crate) releases: usize,
+    /// Those of them with a minimum hold.
+    pub(crate) retains: usize,
     pub(crate) extends: usize,
     pub(crate) cancels: usize,
+    pub(crate) queries: usize,
     pub(crate) open: usize,
     fault: Option<Fault>,
     /// Connections on which nothing more is said.
@@ -87,6 +91,12 @@ impl Model {
         model
     }
 
+    /// With everything that there is.
+    pub(crate) async fn full() -> Self {
+        Self::start(Manners::Full(domain(1)), Duration::ZERO).await
+    }
+
+    /// Counts in seconds.
     pub(crate) async fn polite() -> Self {
         Self::start(Manners::Polite(domain(1)), Duration::ZERO).await
     }
@@ -121,14 +131,15 @@ impl Model {
 fn answer(books: &mut Books, peer: &Peer, request: &Request) {
     let id = request.id();
     let (kind, reply) = match request {
-        Request::Acquire { keys, .. } => {
+        Request::Acquire { .. } | Request::AcquireTimed { .. } | Request::AcquireSlot { .. } => {
             books.acquires += 1;
             let token = books.acquires as u64;
-            books.held.insert(token, keys.to_string());
+            books.held.insert(token, acquired(request));
             (Kind::Acquire, granted(request, token))
         }
-        Request::Release { token, .. } => {
+        Request::Release { token, .. } | Request::Retain { token, .. } => {
             books.releases += 1;
+            books.retains += usize::from(matches!(request, Request::Retain { .. }));
             let reply = match books.held.remove(&token.get()) {
                 Some(_) => released(request),
                 None => Reply::NotHeld { id },
@@ -146,12 +157,22 @@ fn answer(books: &mut Books, peer: &Peer, request: &Request) {
             };
             (Kind::Extend, reply)
         }
+        Request::Query { .. } => {
+            books.queries += 1;
+            let status = KeyStatus {
+                state: KeyState::Free,
+                waiters: 3,
+                slots: None,
+                taken: 0,
+            };
+            (Kind::Query, Reply::Status { id, status })
+        }
         Request::Cancel { .. } => {
             books.cancels += 1;
             let was_queued = false;
             (Kind::Cancel, Reply::Cancelled { id, was_queued })
         }
-        other => panic!("not modelled: {other:?}"),
+        Request::Domain { .. } => panic!("the fake answers it"),
     };
     if books.silent.contains(&peer.number) {
         return;

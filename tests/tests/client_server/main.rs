@@ -8,6 +8,7 @@ mod kept;
 mod locks;
 mod restart;
 mod secure;
+mod timed;
 
 use std::net::SocketAddr;
 use std::time::Duration;
