@@ -9,7 +9,6 @@ use highwater_lock::{Domain, FencingToken};
 use highwater_protocol::Secret;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
 use crate::admin::Admin;
 use crate::connection::Shared;
@@ -20,6 +19,7 @@ use crate::server::Server;
 use crate::storage::{
     self, AfterRestart, DEFAULT_BLOCK, FolderLock, Reserve, Start, StorageError, Writer,
 };
+use crate::swap::Swap;
 use crate::system;
 use crate::throttle::Throttle;
 
@@ -173,7 +173,7 @@ impl Builder {
     /// # Panics
     /// Outside of a Tokio runtime.
     pub async fn start(self) -> Result<Server, StartError> {
-        let secrets = self.secrets()?;
+        let secrets = self.client_access()?;
         if let Some(token) = self.first_token.filter(|token| *token > HIGHEST_STORED) {
             return Err(StartError::FirstTokenOutOfRange { token });
         }
@@ -214,8 +214,8 @@ impl Builder {
         let shared = Shared {
             desk: Desk::new(domain, first_token, self.limits.locks.clone(), desk),
             limits: self.limits,
-            secrets,
-            tls: self.tls.map(TlsAcceptor::from),
+            secrets: Swap::new(secrets),
+            tls: self.tls.map(Swap::new),
             complaints: Throttle::default(),
             traffic: Traffic::new(),
         };
@@ -268,7 +268,13 @@ impl Builder {
         })
     }
 
-    fn secrets(&self) -> Result<Vec<Secret>, StartError> {
+    /// Whether the admin listener may be there as it is asked for.
+    pub(crate) fn check_admin_access(&self) -> Result<(), StartError> {
+        self.admin.as_ref().map_or(Ok(()), Admin::check)
+    }
+
+    /// Who may connect, if that can be so.
+    pub(crate) fn client_access(&self) -> Result<Vec<Secret>, StartError> {
         let configured = !self.secrets.is_empty();
         if self.secrets.iter().any(Secret::is_no_auth) {
             return Err(StartError::EmptySecret);

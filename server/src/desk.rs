@@ -195,11 +195,11 @@ impl Desk {
         self.after_change(state);
     }
 
-    /// Waits, while the server drains, until nobody holds anything.
+    /// Waits, while the server drains, until nobody holds anything or could give it back.
     pub(crate) async fn settled(&self) {
         loop {
             let settled = self.settled.notified();
-            if self.state().machine.held_keys() == 0 {
+            if self.state().is_settled() {
                 return;
             }
             settled.await;
@@ -244,7 +244,7 @@ impl Desk {
             (Some(_), None) => true,
             (None, _) => false,
         };
-        let settled = state.draining && state.machine.held_keys() == 0;
+        let settled = state.draining && state.is_settled();
         drop(state);
         if wakes {
             self.earlier.notify_one();
@@ -271,6 +271,11 @@ impl Desk {
 }
 
 impl State {
+    /// New connections are not let in while the server drains, so without one nothing is released.
+    fn is_settled(&self) -> bool {
+        self.machine.held_keys() == 0 || self.connections.is_empty()
+    }
+
     fn counts(&self) -> Counts {
         Counts {
             connections: self.connections.len(),

@@ -31,6 +31,7 @@
 
 mod admin;
 mod builder;
+pub mod config;
 mod connection;
 mod desk;
 mod limits;
@@ -38,9 +39,11 @@ mod listener;
 mod metrics;
 mod outbox;
 mod readiness;
+mod reload;
 mod server;
 mod socket;
 mod storage;
+mod swap;
 mod system;
 mod throttle;
 mod tls;
@@ -53,6 +56,7 @@ pub use highwater_lock::{Domain, FencingToken};
 pub use highwater_protocol::{Secret, SecretError};
 pub use limits::Limits;
 pub use readiness::Readiness;
+pub use reload::ReloadError;
 pub use server::Server;
 pub use storage::{
     AfterRestart, RestoreError, Restored, StorageCounts, StorageError, restore_as_new_domain,

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::admin::Bound;
+use crate::admin::{Bound, Site};
 use crate::builder::Builder;
 use crate::connection::{Phase, Shared};
 use crate::desk::Counts;
@@ -32,9 +32,16 @@ pub struct Server {
     ended: watch::Receiver<()>,
     listener: JoinHandle<()>,
     timekeeper: JoinHandle<()>,
-    admin: Option<(SocketAddr, JoinHandle<()>)>,
+    admin: Option<AdminSide>,
     /// Stores what must survive; none for a server in memory.
     keeper: Option<JoinHandle<()>>,
+}
+
+/// A running admin listener.
+struct AdminSide {
+    local_addr: SocketAddr,
+    site: Arc<Site>,
+    serving: JoinHandle<()>,
 }
 
 impl Server {
@@ -55,9 +62,13 @@ impl Server {
         let (ending, ended) = watch::channel(());
         let timekeeper = Arc::clone(&shared);
         let admin = admin.map(|admin| {
-            let address = admin.local_addr;
-            let serve = admin.serve(Arc::clone(&shared));
-            (address, tokio::spawn(serve))
+            let local_addr = admin.local_addr;
+            let (site, serve) = admin.open(Arc::clone(&shared));
+            AdminSide {
+                local_addr,
+                site,
+                serving: tokio::spawn(serve),
+            }
         });
         let keeper = writer.map(|writer| {
             let shared = Arc::clone(&shared);
@@ -83,7 +94,7 @@ impl Server {
 
     /// The address of its admin listener, with the real port, if it has one.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(|(address, _)| *address)
+        self.admin.as_ref().map(|admin| admin.local_addr)
     }
 
     /// The domain of all tokens it gives out. An in-memory server has a new one at every start, a
@@ -95,6 +106,14 @@ impl Server {
     /// How much there is at this moment, for logs and metrics.
     pub fn counts(&self) -> Counts {
         self.shared.desk.counts()
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(crate) fn admin_site(&self) -> Option<&Site> {
+        self.admin.as_ref().map(|admin| &*admin.site)
     }
 
     /// Whether it grants locks now, and why not.
@@ -118,11 +137,12 @@ impl Server {
     /// Stops the server in an orderly way.
     ///
     /// It accepts no connection and grants nothing from now on; queued acquires are answered
-    /// "not active". Releases and extensions are served until nobody holds anything, at most for
-    /// [`Limits::drain_time`](crate::Limits::drain_time); then what waits is sent and the
-    /// connections are closed, which takes at most two seconds more. A durable server then stores
-    /// for how long the leases that are left may go on, which the next start waits for; that takes
-    /// another two seconds at most. Cancelling stops at once, as a crash does.
+    /// "not active". Releases and extensions are served until nobody holds anything or no client
+    /// is connected any more, at most for [`Limits::drain_time`](crate::Limits::drain_time); then
+    /// what waits is sent and the connections are closed, which takes at most two seconds more. A
+    /// durable server then stores for how long the leases that are left may go on, which the next
+    /// start waits for; that takes another two seconds at most. Cancelling stops at once, as a
+    /// crash does.
     pub async fn shutdown(mut self) {
         self.phase.send_replace(Phase::Draining);
         self.shared.desk.drain();
@@ -153,8 +173,8 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.listener.abort();
         self.timekeeper.abort();
-        if let Some((_, admin)) = &self.admin {
-            admin.abort();
+        if let Some(admin) = &self.admin {
+            admin.serving.abort();
         }
         if let Some(keeper) = &self.keeper {
             keeper.abort();

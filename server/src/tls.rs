@@ -1,7 +1,7 @@
 //! Reads a certificate chain and its key into a TLS configuration for the server.
 //!
 //! Clients are authenticated by their secret inside the encrypted connection, not by
-//! certificates. Renewing a certificate means starting the server with the new files.
+//! certificates. A renewed certificate can be given to a running server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

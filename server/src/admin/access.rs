@@ -4,17 +4,18 @@
 //! browser of this machine: a page from elsewhere can send requests to a loopback address, and
 //! can make its own name lead there.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
 
 use super::problem::Problem;
 use super::token::{self, AdminToken};
+use crate::swap::Swap;
 
 /// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Access {
-    tokens: RwLock<Arc<[AdminToken]>>,
+    tokens: Swap<[AdminToken]>,
     open_probes: bool,
 }
 
@@ -28,7 +29,7 @@ pub(super) struct Operator {
 impl Access {
     pub(super) fn new(tokens: Vec<AdminToken>, open_probes: bool) -> Self {
         Self {
-            tokens: RwLock::new(tokens.into()),
+            tokens: Swap::new(tokens),
             open_probes,
         }
     }
@@ -66,9 +67,13 @@ impl Access {
         })
     }
 
-    fn tokens(&self) -> Arc<[AdminToken]> {
-        let tokens = self.tokens.read();
-        Arc::clone(&tokens.unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn tokens(&self) -> Arc<[AdminToken]> {
+        self.tokens.get()
+    }
+
+    /// Lets in who shows one of these from now on.
+    pub(crate) fn replace(&self, tokens: &[AdminToken]) {
+        self.tokens.set(tokens);
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
@@ -19,12 +20,13 @@ use super::patience::Patient;
 use super::routes;
 use crate::connection::Shared;
 use crate::socket;
+use crate::swap::Swap;
 
 /// What all connections of an admin listener share.
-pub(super) struct Site {
+pub(crate) struct Site {
     pub(super) shared: Arc<Shared>,
-    pub(super) access: Access,
-    pub(super) tls: Option<TlsAcceptor>,
+    pub(crate) access: Access,
+    pub(crate) tls: Option<Swap<ServerConfig>>,
     pub(super) limits: AdminLimits,
 }
 
@@ -35,7 +37,12 @@ pub(super) async fn serve(site: Arc<Site>, tcp: TcpStream, peer: SocketAddr) {
     let Some(tls) = &site.tls else {
         return talk(&site, tcp, peer).await;
     };
-    match timeout(site.limits.request_time, tls.accept(tcp)).await {
+    match timeout(
+        site.limits.request_time,
+        TlsAcceptor::from(tls.get()).accept(tcp),
+    )
+    .await
+    {
         Ok(Ok(stream)) => talk(&site, stream, peer).await,
         Ok(Err(error)) => site.complain(peer, &error),
         Err(_) => site.complain(peer, &"TLS was not agreed on in time"),

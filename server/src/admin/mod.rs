@@ -24,9 +24,10 @@ use tokio::task::JoinSet;
 pub use self::token::{AdminToken, AdminTokenError};
 
 use self::access::Access;
-use self::connection::Site;
+pub(crate) use self::connection::Site;
 use crate::builder::StartError;
 use crate::connection::Shared;
+use crate::swap::Swap;
 use crate::system;
 
 /// Where the admin listener is, and whom it lets in.
@@ -95,13 +96,19 @@ impl Admin {
         self
     }
 
+    /// Whether everybody who reaches the address may be an operator.
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        match self.listen.ip().to_canonical().is_loopback() || !self.tokens.is_empty() {
+            true => Ok(()),
+            false => Err(StartError::AdminOffLoopback {
+                address: self.listen,
+            }),
+        }
+    }
+
     /// Takes the address.
     pub(crate) async fn bind(self) -> Result<Bound, StartError> {
-        if self.tokens.is_empty() && !self.listen.ip().to_canonical().is_loopback() {
-            return Err(StartError::AdminOffLoopback {
-                address: self.listen,
-            });
-        }
+        self.check()?;
         let unusable = |source| StartError::AdminListen {
             address: self.listen,
             source,
@@ -156,7 +163,10 @@ pub(crate) struct Bound {
 
 impl Bound {
     /// Serves operators, to the last moment of the server. Dropping the future ends everything.
-    pub(crate) async fn serve(self, shared: Arc<Shared>) {
+    pub(crate) fn open(
+        self,
+        shared: Arc<Shared>,
+    ) -> (Arc<Site>, impl Future<Output = ()> + Send + 'static) {
         let Admin {
             tokens,
             tls,
@@ -167,24 +177,28 @@ impl Bound {
         let site = Arc::new(Site {
             shared,
             access: Access::new(tokens, open_probes),
-            tls: tls.map(Into::into),
+            tls: tls.map(Swap::new),
             limits,
         });
-        let mut connections = JoinSet::new();
-        loop {
-            tokio::select! {
-                Some(_) = connections.join_next() => {}
-                accepted = self.listener.accept() => match accepted {
-                    Ok((tcp, peer)) if connections.len() < site.limits.connections => {
-                        connections.spawn(connection::serve(Arc::clone(&site), tcp, peer));
-                    }
-                    Ok((_, peer)) => {
-                        site.complain(peer, &"too many connections");
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "an admin connection was not accepted");
-                        tokio::time::sleep(AFTER_ACCEPT_ERROR).await;
-                    }
+        (Arc::clone(&site), accept(self.listener, site))
+    }
+}
+
+async fn accept(listener: TcpListener, site: Arc<Site>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((tcp, peer)) if connections.len() < site.limits.connections => {
+                    connections.spawn(connection::serve(Arc::clone(&site), tcp, peer));
+                }
+                Ok((_, peer)) => {
+                    site.complain(peer, &"too many connections");
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "an admin connection was not accepted");
+                    tokio::time::sleep(AFTER_ACCEPT_ERROR).await;
                 }
             }
         }

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use highwater_lock::ConnectionId;
 use highwater_protocol::{FrameError, RequestDecoder, Secret};
+use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
-use tokio_rustls::TlsAcceptor;
 
 use self::setup::SetupError;
 use self::transport::{Received, Sink, Transport};
@@ -25,6 +25,7 @@ use crate::limits::Limits;
 use crate::metrics::{Closed, Traffic, micros};
 use crate::outbox::{Outbox, Overflow};
 use crate::readiness::Readiness;
+use crate::swap::Swap;
 use crate::system;
 use crate::throttle::Throttle;
 
@@ -33,8 +34,8 @@ pub(crate) struct Shared {
     pub(crate) desk: Desk,
     pub(crate) limits: Limits,
     /// Each is valid; the empty one stands for a server without authentication.
-    pub(crate) secrets: Vec<Secret>,
-    pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) secrets: Swap<[Secret]>,
+    pub(crate) tls: Option<Swap<ServerConfig>>,
     pub(crate) complaints: Throttle,
     pub(crate) traffic: Traffic,
 }

@@ -9,6 +9,7 @@ use highwater_protocol::handshake::{ACCEPTED, ANSWER_BYTES, Challenge, Node, Non
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
 use super::Shared;
 use super::transport::Transport;
@@ -23,10 +24,11 @@ pub(super) async fn set_up(shared: &Shared, tcp: TcpStream) -> Result<Transport,
 
 async fn negotiate(shared: &Shared, mut tcp: TcpStream) -> Result<Transport, SetupError> {
     socket::configure(&tcp, shared.limits.output_stall_time);
-    let Some(acceptor) = &shared.tls else {
+    let Some(tls) = &shared.tls else {
         challenge(shared, &mut tcp).await?;
         return Ok(Transport::new(tcp, None));
     };
+    let acceptor = TlsAcceptor::from(tls.get());
     let mut stream = acceptor.accept(tcp).await.map_err(SetupError::Tls)?;
     challenge(shared, &mut stream).await?;
     let (tcp, session) = stream.into_inner();
@@ -43,7 +45,7 @@ where
     stream.flush().await?;
     let mut answer = [0; ANSWER_BYTES];
     stream.read_exact(&mut answer).await?;
-    let accepted = challenge.accepts(&shared.secrets, &answer);
+    let accepted = challenge.accepts(&*shared.secrets.get(), &answer);
     let verdict = if accepted { ACCEPTED } else { REJECTED };
     stream.write_all(&[verdict]).await?;
     stream.flush().await?;
