@@ -1,14 +1,12 @@
 //! Who is let in.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use highwater_server::{Admin, AdminToken, Server, StartError};
-use rustls::pki_types::ServerName;
-use tokio_rustls::TlsConnector;
 
 use crate::client::*;
 use crate::http::*;
+use crate::tls::Identity;
 
 const TOKEN: &str = "Authorization: Bearer 0123456789abcdef\r\n";
 
@@ -108,26 +106,9 @@ async fn pages_in_a_browser_are_not_operators() {
 
 #[tokio::test]
 async fn it_speaks_tls_if_it_is_told_to() {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let (certificate, key) = (folder.path().join("certificate"), folder.path().join("key"));
-    std::fs::write(&certificate, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    let tls = highwater_server::tls_from_pem_files(&certificate, &key).unwrap();
-    let server = server_with(|_| {}, |admin| admin.tls(tls)).await;
-
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(made.cert.der().clone()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let connector = TlsConnector::from(Arc::new(config));
-    let name = ServerName::try_from("localhost").unwrap();
-    let tcp = connect(&server).await;
-    let mut stream = within(connector.connect(name, tcp)).await.unwrap();
+    let identity = Identity::new();
+    let server = server_with(|_| {}, |admin| admin.tls(identity.server())).await;
+    let mut stream = identity.connect(connect(&server).await).await.unwrap();
     assert_eq!(ask(&mut stream, "GET", "/readyz", "").await.status, 200);
 
     let mut plain = connect(&server).await;

@@ -26,6 +26,12 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) async fn open(server: &Server) -> Self {
+        let opened = Self::open_with(server, &Secret::no_auth()).await;
+        opened.expect("it is let in")
+    }
+
+    /// With this client token, or `None` if it is refused.
+    pub(crate) async fn open_with(server: &Server, secret: &Secret) -> Option<Self> {
         let mut stream = within(TcpStream::connect(server.local_addr()))
             .await
             .unwrap();
@@ -33,15 +39,15 @@ impl Client {
         let mut hello = [0; HELLO_BYTES];
         within(stream.read_exact(&mut hello)).await.unwrap();
         let challenge = Challenge::from_hello(&hello, Node::Single).unwrap();
-        let answer = challenge.answer(&Secret::no_auth());
+        let answer = challenge.answer(secret);
         within(stream.write_all(&answer)).await.unwrap();
-        assert_eq!(within(stream.read_u8()).await.unwrap(), 1);
-        Self {
+        let verdict = within(stream.read_u8()).await.unwrap();
+        (verdict == 1).then(|| Self {
             stream,
             decoder: ReplyDecoder::new(),
             rest: Vec::new(),
             next_id: 1,
-        }
+        })
     }
 
     pub(crate) async fn send(&mut self, request: &Request) {

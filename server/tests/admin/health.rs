@@ -1,5 +1,7 @@
 //! Health and readiness.
 
+use std::time::Duration;
+
 use highwater_server::Readiness;
 
 use crate::client::*;
@@ -38,6 +40,23 @@ async fn a_server_that_drains_is_healthy_and_not_ready_from_the_first_moment_on(
     within(shutdown).await;
     let address = admin.peer_addr().unwrap();
     until(async || tokio::net::TcpStream::connect(address).await.is_err()).await;
+}
+
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_holders_that_are_gone() {
+    let server = server_with(|limits| limits.drain_time = Duration::MAX, |admin| admin).await;
+    let mut one = Client::open(&server).await;
+    let mut two = Client::open(&server).await;
+    one.take("apple").await;
+    two.take("pear").await;
+    drop(one);
+    eventually(|| server.counts().connections == 1).await;
+    let mut admin = connect(&server).await;
+    let shutdown = tokio::spawn(server.shutdown());
+    until(async || ask(&mut admin, "GET", "/readyz", "").await.status == 503).await;
+    assert!(!shutdown.is_finished(), "somebody could still give back");
+    drop(two);
+    within(shutdown).await.unwrap();
 }
 
 /// Polls once; whether it is still pending.

@@ -1,4 +1,4 @@
-//! The admin listener over a real socket.
+//! What operators see and do, over real sockets: the admin listener, and new credentials.
 //!
 //! `http` and `client` are the two sides that talk to a server; each other module is one promise.
 
@@ -15,3 +15,5 @@ mod http;
 mod locks;
 mod metrics;
 mod release;
+mod reload;
+mod tls;
