@@ -3,6 +3,7 @@
 //! One module per subcommand; each reads its options, does its work through the libraries and
 //! returns an error for the user. Nothing here decides anything about locks or fences.
 
+mod config;
 mod data;
 mod database;
 mod fence;
@@ -11,6 +12,7 @@ mod protect;
 #[cfg(all(unix, feature = "prove-sqlx"))]
 mod prove;
 mod serve;
+mod signals;
 mod words;
 
 use std::error::Error;
@@ -30,6 +32,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Serve(serve::Options),
+    Config(config::Options),
     Restore(data::RestoreOptions),
     Migrate(migrate::Options),
     Protect(protect::Options),
@@ -46,6 +49,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(options) => serve::run(options).map_err(Into::into),
+        Command::Config(options) => config::run(options).map_err(Into::into),
         Command::Restore(options) => data::run_restore(options).map_err(Into::into),
         Command::Migrate(options) => migrate::run(options).map_err(Into::into),
         Command::Protect(options) => protect::run(options).map_err(Into::into),

@@ -157,6 +157,14 @@ fn values_of_other_types_and_ranges_are_refused() {
             "first-token = '9223372036854775808'",
             "a token is a number from 1 to",
         ),
+        (
+            "after-restart = 'never'",
+            "\"never\" is neither wait nor trust-fencing",
+        ),
+        (
+            "token-block = 0",
+            "\"0\" is not a whole number from 1 to 4294967295",
+        ),
         ("log-format = 'xml'", "\"xml\" is neither text nor json"),
         ("admin = 'x'", "is not an address to listen on"),
         (
@@ -212,6 +220,36 @@ fn options_that_need_or_exclude_each_other_are_told() {
         sources.flag("in-memory", ["true"]);
         sources
     };
+    for (name, value) in [
+        ("data-dir", "x"),
+        ("after-restart", "trust-fencing"),
+        ("token-block", "5"),
+    ] {
+        let mut sources = enough();
+        sources.flag(name, [value]);
+        let said = wrong(sources);
+        assert_eq!(
+            said,
+            [format!(
+                "{name} (--{name}): it cannot be used with in-memory: decide for one"
+            )]
+        );
+    }
+    let mut sources = Sources::default();
+    sources.flag("no-auth", ["true"]);
+    sources.state_folder("somewhere");
+    let read = sources.clone().read().unwrap();
+    assert_eq!(
+        read.config().data_dir.as_deref(),
+        Some(Path::new("somewhere"))
+    );
+    assert_eq!(read.origin("data-dir"), Origin::Default);
+    sources.flag("data-dir", ["elsewhere"]);
+    let read = sources.read().unwrap();
+    assert_eq!(
+        read.config().data_dir.as_deref(),
+        Some(Path::new("elsewhere"))
+    );
     let mut sources = in_memory();
     sources.variable("HIGHWATER_CLIENT_TOKEN", SECRET);
     sources.flag("client-token-file", ["x"]);
@@ -327,7 +365,10 @@ fn further_conditions_are_told_with_the_others() {
     sources.check("log-level", |value| Err(format!("{value} is no level")));
     let said = wrong(sources);
     assert_eq!(said[0], "log-level (--log-level): loud is no level");
-    assert!(said[1].starts_with("in-memory"), "{said:?}");
+    assert!(
+        said[1].starts_with("data-dir: there is no folder"),
+        "{said:?}"
+    );
 }
 
 #[tokio::test]

@@ -184,8 +184,12 @@ impl Effective {
             Ok(listen) => builder = builder.listen(listen),
             Err(wrong) => complaints.add("listen", &self.origin("listen"), wrong),
         }
-        if config.in_memory {
-            builder = builder.in_memory();
+        builder = builder.token_block(config.token_block);
+        builder = builder.after_restart(config.after_restart);
+        match &config.data_dir {
+            _ if config.in_memory => builder = builder.in_memory(),
+            Some(path) => builder = builder.data_dir(path),
+            None => {}
         }
         if config.no_auth {
             builder = builder.no_auth();

@@ -30,6 +30,7 @@ mod sources;
 mod value;
 mod watch;
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 pub use self::credentials::{Credentials, SECRETS, SecretVariable};
@@ -42,6 +43,7 @@ use highwater_lock::FencingToken;
 
 use crate::admin::AdminLimits;
 use crate::limits::Limits;
+use crate::storage::{AfterRestart, DEFAULT_BLOCK};
 
 /// Every option of a server with its value.
 ///
@@ -52,8 +54,14 @@ use crate::limits::Limits;
 pub struct Config {
     /// `listen`: the address for clients, host and port.
     pub listen: String,
-    /// `in-memory`: keep locks in memory only.
+    /// `data-dir`: where the domain and the count of tokens are kept.
+    pub data_dir: Option<PathBuf>,
+    /// `in-memory`: keep everything in memory.
     pub in_memory: bool,
+    /// `after-restart`: what to do about leases of an earlier start.
+    pub after_restart: AfterRestart,
+    /// `token-block`: how many tokens are reserved with one write.
+    pub token_block: NonZeroU32,
     /// `first-token`: start the tokens at this number at least.
     pub first_token: Option<FencingToken>,
     /// `client-token-file`: files with the client tokens, each of which is valid.
@@ -99,7 +107,10 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: "127.0.0.1:5225".to_owned(),
+            data_dir: None,
             in_memory: false,
+            after_restart: AfterRestart::default(),
+            token_block: NonZeroU32::new(DEFAULT_BLOCK).expect("it is not zero"),
             first_token: None,
             client_token_files: Vec::new(),
             no_auth: false,

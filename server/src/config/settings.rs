@@ -3,6 +3,7 @@
 //! One row is an option: its name, what its value is, what it does, and how it is put into and
 //! read from a [`Config`]. Command line, environment, file, help and documentation come from here.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use highwater_lock::FencingToken;
 
 use super::value::{self, Wrong, show_span};
 use super::{Config, LogFormat};
+use crate::storage::AfterRestart;
 
 /// One option.
 #[derive(Clone, Copy, Debug)]
@@ -163,6 +165,14 @@ fn token(text: &str) -> Result<Option<FencingToken>, Wrong> {
     })
 }
 
+fn after_restart(text: &str) -> Result<AfterRestart, Wrong> {
+    match text {
+        "wait" => Ok(AfterRestart::WaitForOldLeases),
+        "trust-fencing" => Ok(AfterRestart::TrustFencing),
+        _ => Err(format!("{text:?} is neither wait nor trust-fencing")),
+    }
+}
+
 fn log_format(text: &str) -> Result<LogFormat, Wrong> {
     match text {
         "text" => Ok(LogFormat::Text),
@@ -213,11 +223,11 @@ macro_rules! span {
     };
 }
 
-macro_rules! file {
-    ($name:literal, $help:literal, $place:ident) => {
+macro_rules! file_or_folder {
+    ($name:literal, $word:literal, $help:literal, $place:ident) => {
         row!(
             $name,
-            ValueKind::Text("FILE"),
+            ValueKind::Text($word),
             $help,
             |config, values| put(&mut config.$place, Ok(Some(one(values).into()))),
             |config| show_path(&config.$place)
@@ -248,15 +258,41 @@ static SETTINGS: &[Setting] = &[
         |config, values| put(&mut config.listen, value::address(one(values))),
         |config| shown(&config.listen)
     ),
+    file_or_folder!(
+        "data-dir",
+        "DIR",
+        "Where the domain and the count of tokens are kept. Made if it is not there; it has to be on a local file system and is used by one server at a time. Without it /var/lib/highwater for root, and otherwise $XDG_STATE_HOME/highwater or ~/.local/state/highwater. A copy of it needs `highwater restore --new-domain`.",
+        data_dir
+    ),
     flag!(
         "in-memory",
-        "Keep locks in memory only. They end with the process, and every start is a new domain.",
+        "Keep everything in memory: every start is a new domain, which databases refuse until their marks are moved to it.",
         in_memory
+    ),
+    row!(
+        "after-restart",
+        ValueKind::Text("WHAT"),
+        "What to do about leases that an earlier start gave out and that may still be running. wait grants nothing until they are over: after a crash for as long as the longest lease that was given out, after an orderly end for what really remained. trust-fencing grants at once; only the fence keeps the writes of old holders out.",
+        |config, values| put(&mut config.after_restart, after_restart(one(values))),
+        |config| shown(match config.after_restart {
+            AfterRestart::WaitForOldLeases => "wait",
+            AfterRestart::TrustFencing => "trust-fencing",
+        })
+    ),
+    row!(
+        "token-block",
+        ValueKind::Number,
+        "How many tokens to reserve with one write to the data directory. After a crash what is left of a block is never given out.",
+        |config, values| put(
+            &mut config.token_block,
+            value::number(one(values), NonZeroU32::MIN..=NonZeroU32::MAX)
+        ),
+        |config| shown(config.token_block)
     ),
     row!(
         "first-token",
         ValueKind::Text("TOKEN"),
-        "Start the tokens at this number at least. For databases whose marks are higher than the tokens of this start would be: give one more than `highwater fence floor` shows.",
+        "Start the tokens at this number at least. For databases whose marks are higher than the tokens of this start would be: give one more than `highwater fence floor` shows. It only raises: a new domain starts at the system time in microseconds if that is higher, and a data directory goes on from its own count. Marks of another domain have to be moved all the same, with `highwater fence adopt`.",
         |config, values| put(&mut config.first_token, token(one(values))),
         |config| config.first_token.and_then(shown)
     ),
@@ -270,12 +306,18 @@ static SETTINGS: &[Setting] = &[
         "Let everybody in. Only possible on a loopback address.",
         no_auth
     ),
-    file!(
+    file_or_folder!(
         "tls-cert",
+        "FILE",
         "The server's certificate chain in PEM, leaf first. Turns TLS on.",
         tls_cert
     ),
-    file!("tls-key", "The key of the certificate in PEM.", tls_key),
+    file_or_folder!(
+        "tls-key",
+        "FILE",
+        "The key of the certificate in PEM.",
+        tls_key
+    ),
     span!(
         "reload-interval",
         Duration::ZERO,
@@ -485,6 +527,7 @@ mod tests {
                 ValueKind::Text("TIME") => "1234567us",
                 ValueKind::Text("ADDR") => "localhost:7",
                 ValueKind::Text("FORMAT") => "json",
+                ValueKind::Text("WHAT") => "trust-fencing",
                 _ => "7",
             };
             let value = match setting.name {

@@ -22,6 +22,7 @@ pub struct Sources {
     environment: Vec<(String, OsString)>,
     file: Option<(PathBuf, String)>,
     checks: Vec<(&'static str, Check)>,
+    state_folder: Option<PathBuf>,
 }
 
 /// A further condition for a value: what is wrong with it, if something is.
@@ -71,6 +72,12 @@ impl Sources {
     /// The content of a configuration file, and its path for errors.
     pub fn file(&mut self, path: impl Into<PathBuf>, content: impl Into<String>) {
         self.file = Some((path.into(), content.into()));
+    }
+
+    /// Where the data directory is if nobody says anything; the platform's place for the state of
+    /// programs, say.
+    pub fn state_folder(&mut self, path: impl Into<PathBuf>) {
+        self.state_folder = Some(path.into());
     }
 
     /// A further condition for the value of an option, as it is shown; for what only the program
@@ -123,6 +130,9 @@ impl Sources {
                 Some(setting) => reader.take(setting, origin, values),
                 None => reader.unknown(&name, &origin),
             }
+        }
+        if !reader.config.in_memory && reader.config.data_dir.is_none() {
+            reader.config.data_dir = self.state_folder;
         }
         for (name, check) in self.checks {
             reader.check(name, check);
@@ -232,12 +242,18 @@ impl Reader {
     fn check_whole(&mut self, secrets: &EnvironmentSecrets) {
         let config = &self.config;
         let mut wrong = Vec::new();
-        if !config.in_memory {
+        if !config.in_memory && config.data_dir.is_none() {
             wrong.push((
-                "in-memory",
-                "durable mode is not available yet: pass --in-memory to keep locks in memory only \
-                 (they end with the process, and every start is a new fencing domain)",
+                "data-dir",
+                "there is no folder for the state of programs (no HOME): give a directory, or in-memory",
             ));
+        }
+        let default = Config::default();
+        for name in ["data-dir", "after-restart", "token-block"] {
+            let value = |config| settings::find(name).and_then(|setting| setting.show(config));
+            if config.in_memory && value(config) != value(&default) {
+                wrong.push((name, "it cannot be used with in-memory: decide for one"));
+            }
         }
         let from_files = !config.client_token_files.is_empty();
         match (secrets.has_client_token(), from_files, config.no_auth) {
