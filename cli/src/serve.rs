@@ -23,8 +23,8 @@ use crate::signals::Signals;
 ///
 /// Every option can also stand in the environment or in a file, under the same name; `highwater
 /// config check` says what is wrong with all of it. Writes one line with its address and its
-/// fencing domain to standard output as soon as clients can connect; its log goes to standard
-/// error. SIGTERM and SIGINT end it in an orderly way, a second one at once; SIGHUP reads tokens
+/// fencing domain to standard output as soon as clients can connect, and one with the address for
+/// operators if there is one; its log goes to standard error. SIGTERM and SIGINT end it in an orderly way, a second one at once; SIGHUP reads tokens
 /// and certificates again.
 #[derive(Args)]
 #[command(after_help = "\
@@ -40,7 +40,10 @@ pub(crate) struct Options {
 
 /// Runs until a signal comes.
 pub(crate) fn run(options: Options) -> Result<(), ServeError> {
-    start_log(options.server.effective()?.config());
+    // If this fails, so does the next one, which says more.
+    if let Ok(effective) = options.server.effective() {
+        start_log(effective.config());
+    }
     let prepared = options.server.prepare()?;
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -51,10 +54,10 @@ pub(crate) fn run(options: Options) -> Result<(), ServeError> {
 
 fn start_log(config: &Config) {
     let filter = match &config.log_level {
-        Some(level) => EnvFilter::try_new(level),
-        None => EnvFilter::try_from_default_env(),
+        Some(level) => EnvFilter::try_new(level).ok(),
+        None => EnvFilter::try_from_default_env().ok(),
     };
-    let filter = filter.unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = filter.unwrap_or_else(|| EnvFilter::new("info"));
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -133,20 +136,20 @@ fn reload(server: &Server, effective: &Effective) {
 }
 
 fn announce(server: &Server) {
-    if let Some(address) = server.admin_addr() {
-        tracing::info!(%address, "operators are listened to");
-    }
-    let line = format!(
+    let mut lines = format!(
         "highwater listens on {} domain {}\n",
         server.local_addr(),
         server.domain()
     );
+    if let Some(address) = server.admin_addr() {
+        lines.push_str(&format!("highwater admin listens on {address}\n"));
+    }
     let mut stdout = std::io::stdout().lock();
     let written = stdout
-        .write_all(line.as_bytes())
+        .write_all(lines.as_bytes())
         .and_then(|()| stdout.flush());
     if let Err(error) = written {
-        tracing::warn!(%error, "standard output does not take the address");
+        tracing::warn!(%error, "standard output does not take the addresses");
     }
 }
 

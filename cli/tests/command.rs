@@ -140,7 +140,7 @@ fn tls_files_are_checked_before_anything_listens() {
     let missing = folder.path().join("missing.pem");
     let missing = missing.to_str().expect("a path");
     let alone = [&OPEN[..], &["--tls-cert", missing]].concat();
-    refuses(&mut highwater(&alone), "--tls-key");
+    refuses(&mut highwater(&alone), "it needs tls-key");
     let both = [&OPEN[..], &["--tls-cert", missing, "--tls-key", missing]].concat();
     refuses(&mut highwater(&both), "missing.pem cannot be used");
 }

@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
 pub(crate) use self::gate::Refusal;
+pub(crate) use self::inspect::NAMES_AT_ONCE;
 use self::parked::Parked;
 use crate::metrics::Tally;
 use crate::outbox::{Outbox, UnsentGrant};

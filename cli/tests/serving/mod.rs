@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -56,15 +56,25 @@ pub(crate) struct Server {
     pub(crate) process: Child,
     pub(crate) address: SocketAddr,
     pub(crate) domain: String,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Server {
+    /// The address for operators.
+    pub(crate) fn admin(&mut self) -> SocketAddr {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("reads");
+        let address = line.trim_end().strip_prefix("highwater admin listens on ");
+        address.expect("its line").parse().expect("an address")
+    }
+
     pub(crate) fn start(command: &mut Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().expect("starts");
         let mut line = String::new();
         let stdout = process.stdout.take().expect("a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("reads");
+        let mut stdout = BufReader::new(stdout);
+        stdout.read_line(&mut line).expect("reads");
         let words: Vec<&str> = line.split_whitespace().collect();
         let [.., "on", address, "domain", domain] = words.as_slice() else {
             let _ = process.kill();
@@ -74,6 +84,7 @@ impl Server {
             address: address.parse().expect("an address"),
             domain: (*domain).to_owned(),
             process,
+            stdout,
         }
     }
 

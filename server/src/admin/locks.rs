@@ -13,6 +13,7 @@ use super::connection::Site;
 use super::problem::Problem;
 use super::routes::{Answer, json};
 use super::target::encode;
+use crate::desk::NAMES_AT_ONCE;
 
 #[derive(Serialize)]
 struct List<'a> {
@@ -86,7 +87,7 @@ pub(super) async fn list(site: &Site, query: &[(String, String)]) -> Result<Answ
     let mut ended = false;
     // One more than asked for, to know whether there is more.
     while !ended && found.len() <= wish.limit {
-        let most = STEP.min(wish.limit + 1 - found.len());
+        let most = NAMES_AT_ONCE.min(wish.limit + 1 - found.len());
         let step = site.shared.desk.names(start.as_ref(), most);
         ended = step.names.len() < most;
         for name in step.names {
@@ -290,7 +291,5 @@ fn unknown(name: &str) -> Problem {
     Problem::BAD_REQUEST.because(format!("there is no parameter {}", name.escape_debug()))
 }
 
-/// How many names are looked at before others get their turn.
-const STEP: usize = 128;
 /// How many locks a list has if nobody asks for another number.
 const USUAL_PAGE: usize = 100;

@@ -27,6 +27,7 @@ mod error;
 mod file;
 mod settings;
 mod sources;
+mod table;
 mod value;
 mod watch;
 

@@ -57,8 +57,10 @@ impl Desk {
         }
     }
 
-    /// The first `most` names from here on, in byte order.
+    /// The first `most` names from here on, in byte order, but never more than
+    /// [`NAMES_AT_ONCE`].
     pub(crate) fn names(&self, start: Bound<&Key>, most: usize) -> Names {
+        let most = most.min(NAMES_AT_ONCE);
         let state = self.state();
         Names {
             now: self.clock.timestamp(),
@@ -97,3 +99,6 @@ impl Desk {
         forced
     }
 }
+
+/// How many names are looked at before others get their turn.
+pub(crate) const NAMES_AT_ONCE: usize = 128;

@@ -7,6 +7,7 @@ mod simulation;
 mod undecided;
 
 use std::num::NonZeroU32;
+use std::ops::Bound;
 use std::time::Duration;
 
 use highwater_lock::{Key, KeySet};
@@ -328,4 +329,18 @@ async fn a_lock_is_free_for_the_next_one_since_its_lease_ended_and_not_since_tha
     );
     let batch = one.outbox.take().unwrap();
     assert_eq!(batch.grants[0].1.handed_over, None, "nobody had it before");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_look_at_the_names_is_bounded_whatever_is_asked_for() {
+    let desk = desk();
+    let peer = peer(&desk);
+    for id in 1..=300 {
+        peer.acquires(&desk, id, &[&format!("{id:03}")], 0, 60);
+    }
+    let first = desk.names(Bound::Unbounded, usize::MAX).names;
+    assert_eq!((first.len(), first[0].key.as_str()), (128, "001"));
+    let last = Key::new("298").unwrap();
+    let rest = desk.names(Bound::Excluded(&last), usize::MAX).names;
+    assert_eq!(rest.len(), 2);
 }

@@ -111,6 +111,22 @@ impl Client {
         eventually(|| server.counts().waiters == before + 1).await;
     }
 
+    /// Takes free keys for longer than any test runs.
+    pub(crate) async fn take_for_long(&mut self, names: &str) -> FencingToken {
+        let token = self.take(names).await;
+        let (id, keys) = (self.id(), keys(names));
+        let lease = LeaseMillis::new(3_600_000).unwrap();
+        let extend = Request::Extend {
+            id,
+            keys,
+            token,
+            lease,
+        };
+        let extended = self.ask(&extend).await;
+        assert!(matches!(extended, Reply::Extended { .. }), "{extended:?}");
+        token
+    }
+
     /// Takes a free slot.
     pub(crate) async fn take_slot(&mut self, name: &str, slots: u32) -> FencingToken {
         let acquire = Request::AcquireSlot {

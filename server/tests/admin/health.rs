@@ -47,8 +47,8 @@ async fn a_shutdown_does_not_wait_for_holders_that_are_gone() {
     let server = server_with(|limits| limits.drain_time = Duration::MAX, |admin| admin).await;
     let mut one = Client::open(&server).await;
     let mut two = Client::open(&server).await;
-    one.take("apple").await;
-    two.take("pear").await;
+    one.take_for_long("apple").await;
+    two.take_for_long("pear").await;
     drop(one);
     eventually(|| server.counts().connections == 1).await;
     let mut admin = connect(&server).await;
