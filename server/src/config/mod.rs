@@ -18,7 +18,12 @@
 //!
 //! let mut wrong = Sources::default();
 //! wrong.file("server.toml", "in-memroy = true\nmax-connections = 0\n");
-//! assert_eq!(wrong.read().unwrap_err().errors().len(), 2);
+//! let errors = wrong.read().unwrap_err();
+//! assert_eq!(
+//!     errors.errors()[0].to_string(),
+//!     "in-memroy (server.toml:1): there is no such option; is in-memory meant?",
+//! );
+//! assert_eq!(errors.errors()[1].option, "max-connections");
 //! # Ok::<(), highwater_server::config::ConfigErrors>(())
 //! ```
 

@@ -50,8 +50,13 @@ async fn a_head_has_to_be_finished_in_time() {
     slow.write_all(b"GET /healthz HTTP/1.1\r\nHost: ")
         .await
         .unwrap();
-    expect_end(&mut slow).await;
-    expect_end(&mut silent).await;
+    let ends = async {
+        expect_end(&mut slow).await;
+        expect_end(&mut silent).await;
+    };
+    // The limit of the library would be thirty.
+    let ended = tokio::time::timeout(Duration::from_secs(20), ends).await;
+    assert!(ended.is_ok(), "the limit is not the one that was asked for");
 }
 
 #[tokio::test]
