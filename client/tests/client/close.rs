@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use highwater_client::{AcquireError, Release, ReleaseError};
+use highwater_client::{AcquireError, ExtendError, Key, QueryError, Release, ReleaseError};
 use highwater_protocol::Reply;
 use tokio::time::Instant;
 
 use crate::fake::{Fake, Manners};
-use crate::{acquiring, cancel_of, domain, granted, release_of, released, ticket, wait};
+use crate::model::{Fault, Kind, Model};
+use crate::{acquiring, cancel_of, domain, granted, keys, release_of, released, ticket, wait};
 
 #[tokio::test(start_paused = true)]
 async fn closing_ends_waiting_calls_and_the_connections() {
@@ -138,4 +139,27 @@ async fn an_abandoned_connect_leaves_nothing_running() {
     // Whether or not it had become a client just then.
     drop(connect.await);
     fake.closed(first.number).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_extensions_and_queries_that_are_under_way() {
+    let model = Model::full().await;
+    let client = model.client().await;
+    let ticket = client.acquire_set(&keys(&["k"]), wait(0)).await.unwrap();
+    let (to, bytes, closes) = (Kind::Extend, 0, false);
+    model.errs(Some(Fault { to, bytes, closes }));
+    let extending = tokio::spawn(async move { ticket.extend(Duration::from_secs(60)).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let (to, bytes, closes) = (Kind::Query, 0, false);
+    model.errs(Some(Fault { to, bytes, closes }));
+    let asking = tokio::spawn({
+        let client = client.clone();
+        async move { client.query(&Key::new("k").unwrap()).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let started = Instant::now();
+    client.close().await;
+    assert_eq!(extending.await.unwrap(), Err(ExtendError::Closed));
+    assert_eq!(asking.await.unwrap(), Err(QueryError::Closed));
+    assert!(started.elapsed() < Duration::from_secs(5));
 }

@@ -124,6 +124,24 @@ async fn a_kept_ticket_is_lost_when_its_lease_ends_whatever_the_server_does() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_kept_ticket_survives_a_server_that_is_silent_for_a_good_part_of_its_lease() {
+    let model = Model::polite().await;
+    let client = model.client().await;
+    let options = AcquireOptions::new()
+        .lease(Duration::from_secs(60))
+        .auto_extend(Duration::MAX);
+    let ticket = client.acquire_set(&keys(&["k"]), options).await.unwrap();
+    let (to, bytes, closes) = (Kind::Extend, 0, false);
+    model.errs(Some(Fault { to, bytes, closes }));
+    // Longer than an extension is tried for at a time.
+    sleep(Duration::from_secs(50)).await;
+    assert!(client.stats().extensions_failed > 0);
+    model.errs(None);
+    sleep(Duration::from_secs(100)).await;
+    assert!(ticket.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
 async fn closing_ends_within_five_seconds() {
     for to in [Kind::Acquire, Kind::Release, Kind::Extend, Kind::Cancel] {
         for fault in faults(to, 11) {

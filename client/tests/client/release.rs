@@ -7,7 +7,8 @@ use highwater_protocol::Reply;
 use tokio::time::Instant;
 
 use crate::fake::Manners;
-use crate::{acquired, acquiring, domain, granted, release_of, released, ticket, wait};
+use crate::model::{Fault, Kind, Model};
+use crate::{acquired, acquiring, domain, granted, keys, release_of, released, ticket, wait};
 
 #[tokio::test(start_paused = true)]
 async fn released_and_not_current_are_told_apart() {
@@ -171,4 +172,22 @@ async fn a_release_gets_through_however_many_acquires_wait() {
     for call in waiting {
         call.abort();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kept_ticket_is_not_extended_while_it_is_being_released() {
+    let model = Model::polite().await;
+    let client = model.client().await;
+    let options = wait(0)
+        .lease(Duration::from_secs(3))
+        .auto_extend(Duration::MAX);
+    let ticket = client.acquire_set(&keys(&["k"]), options).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let before = model.books(|books| books.extends);
+    assert!(before >= 8);
+    let (to, bytes, closes) = (Kind::Release, 0, false);
+    model.errs(Some(Fault { to, bytes, closes }));
+    // Five seconds.
+    assert_eq!(ticket.release().await, Err(ReleaseError::Unknown));
+    assert_eq!(model.books(|books| books.extends), before);
 }
