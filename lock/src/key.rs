@@ -1,10 +1,14 @@
 //! Names of locks, and canonical sets of them.
 
+use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 use core::fmt;
+use core::hash::{Hash, Hasher};
 use core::ops::Deref;
+use core::slice;
 
 /// The name of a lock: 1 to 128 bytes of UTF-8 without a space, line feed or carriage return.
 ///
@@ -116,8 +120,18 @@ pub enum KeyError {
 ///
 /// A set is granted as a whole, under one token for all its keys. A set of one key is the same
 /// lock as the key alone.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct KeySet(Arc<[Key]>);
+#[derive(Clone)]
+pub struct KeySet(Keys);
+
+/// One key, by far the most usual case, needs no allocation of its own.
+#[derive(Clone)]
+enum Keys {
+    One(Key),
+    /// At least two.
+    Several(Arc<Box<[Key]>>),
+}
+
+const _: () = assert!(size_of::<KeySet>() == size_of::<Key>());
 
 impl KeySet {
     /// The most keys in one set.
@@ -154,18 +168,25 @@ impl KeySet {
                 return Err(KeySetError::Unsorted);
             }
         }
-        Ok(Self(keys.into()))
+        let keys = match <[Key; 1]>::try_from(keys) {
+            Ok([key]) => Keys::One(key),
+            Err(keys) => Keys::Several(Arc::new(keys.into())),
+        };
+        Ok(Self(keys))
     }
 
     /// The keys in byte order, never none.
     pub fn keys(&self) -> &[Key] {
-        &self.0
+        match &self.0 {
+            Keys::One(key) => slice::from_ref(key),
+            Keys::Several(keys) => keys,
+        }
     }
 }
 
 impl From<Key> for KeySet {
     fn from(key: Key) -> Self {
-        Self(Arc::from([key]))
+        Self(Keys::One(key))
     }
 }
 
@@ -173,21 +194,45 @@ impl Deref for KeySet {
     type Target = [Key];
 
     fn deref(&self) -> &[Key] {
-        &self.0
+        self.keys()
+    }
+}
+
+impl PartialEq for KeySet {
+    fn eq(&self, other: &Self) -> bool {
+        self.keys() == other.keys()
+    }
+}
+
+impl Eq for KeySet {}
+
+impl PartialOrd for KeySet {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for KeySet {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.keys().cmp(other.keys())
+    }
+}
+
+impl Hash for KeySet {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.keys().hash(state);
     }
 }
 
 impl fmt::Debug for KeySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set()
-            .entries(self.0.iter().map(Key::as_str))
-            .finish()
+        f.debug_set().entries(self.iter().map(Key::as_str)).finish()
     }
 }
 
 impl fmt::Display for KeySet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        let names: Vec<String> = self.iter().map(ToString::to_string).collect();
         f.write_str(&names.join(","))
     }
 }

@@ -13,6 +13,7 @@ extern crate alloc;
 
 mod command;
 mod fence;
+mod hash;
 mod key;
 mod limits;
 mod machine;
@@ -22,6 +23,7 @@ mod token;
 
 pub use command::{Command, ConnectionId, Epoch, Operation, RequestId, WaiterId};
 pub use fence::{Domain, DomainError, Fence, FenceError, FenceKey, FenceKeyError, Mark, Step};
+pub use hash::HashSeed;
 pub use key::{Key, KeyError, KeySet, KeySetError};
 pub use limits::Limits;
 pub use machine::{HoldState, HolderView, KeyStatus, Machine, NameView, RestoreError};

@@ -211,8 +211,9 @@ impl Builder {
             durable = durable.is_some(), "lock server started",
         );
         let (desk, writer) = durable.unzip();
+        let seed = system::hash_seed().map_err(StartError::Random)?;
         let shared = Shared {
-            desk: Desk::new(domain, first_token, self.limits.locks.clone(), desk),
+            desk: Desk::new(domain, first_token, self.limits.locks.clone(), desk, seed),
             limits: self.limits,
             secrets: Swap::new(secrets),
             tls: self.tls.map(Swap::new),

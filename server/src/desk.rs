@@ -17,15 +17,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use highwater_lock::{
-    Command, ConnectionId, Domain, Epoch, Event, FencingToken, Grant, Limits, Machine, Operation,
-    RequestId, Timestamp, WaiterId,
+    Command, ConnectionId, Domain, Epoch, Event, FencingToken, Grant, HashSeed, Limits, Machine,
+    Operation, RequestId, Timestamp, WaiterId,
 };
 use highwater_protocol::{ErrorCode, Extensions, Incoming, Reply, RequestNumber};
 use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
 pub(crate) use self::gate::Refusal;
-pub(crate) use self::inspect::NAMES_AT_ONCE;
+pub(crate) use self::inspect::{NAMES_AT_ONCE, Page};
 use self::parked::Parked;
 use crate::metrics::Tally;
 use crate::outbox::{Outbox, UnsentGrant};
@@ -96,19 +96,20 @@ pub(crate) struct IdInUse;
 
 impl Desk {
     /// An empty desk for a domain that has given out no token from `first_token` on. With a
-    /// reserve, lease time begins now for it too.
+    /// reserve, lease time begins now for it too. Nobody else may know the seed.
     pub(crate) fn new(
         domain: Domain,
         first_token: FencingToken,
         limits: Limits,
         durable: Option<(Reserve, FolderLock)>,
+        seed: HashSeed,
     ) -> Self {
         let (reserve, folder) = durable.unzip();
         Self {
             domain,
             clock: Clock::start(),
             state: Mutex::new(State {
-                machine: Machine::new(limits, first_token),
+                machine: Machine::seeded(limits, first_token, seed),
                 connections: BTreeMap::new(),
                 connections_so_far: 0,
                 epoch: SERVING,

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use highwater_lock::{Domain, Timestamp};
+use highwater_lock::{Domain, HashSeed, Timestamp};
 use tokio::time::Instant;
 
 /// The monotonic clock that lease time is stamped with: zero when the server starts.
@@ -46,6 +46,11 @@ pub(crate) fn unix_micros() -> Option<u64> {
 /// A new domain, which no other start of any server has.
 pub(crate) fn new_domain() -> Result<Domain, getrandom::Error> {
     Ok(Domain::from_bytes(random()?))
+}
+
+/// A seed that nobody can know, for tables whose keys clients choose.
+pub(crate) fn hash_seed() -> Result<HashSeed, getrandom::Error> {
+    Ok(HashSeed::from_bytes(random()?))
 }
 
 /// Bytes that nobody can predict.

@@ -3,8 +3,8 @@
 //! They are checked by looking at everything, so only tests, simulations and a restore do it.
 
 use super::Machine;
-use super::names::{Name, Owners};
-use crate::{Key, Timestamp};
+use super::names::Name;
+use crate::Timestamp;
 
 /// The broken rule.
 pub(super) type Broken = &'static str;
@@ -26,14 +26,19 @@ impl Machine {
         }
         self.holds.check()?;
         self.waiters.check(self.now)?;
+        self.names.check()?;
         let held = self.check_holds()?;
         let queued = self.check_waiters()?;
         let mut owners = 0;
         let mut places = 0;
-        for (key, name) in self.names.iter() {
-            self.check_name(key, name)?;
-            owners += name.tokens().len();
-            places += name.queue.len();
+        // The first rule by name, since the order of the names means nothing.
+        let broken = self.names.iter().filter_map(|name| {
+            owners += name.owners().len();
+            places += name.queue_len();
+            self.check_name(name).err()
+        });
+        if let Some(rule) = broken.min() {
+            return Err(rule);
         }
         if owners != held || held != self.held_keys {
             return Err("every owner of a key is a hold");
@@ -41,17 +46,14 @@ impl Machine {
         if places != queued {
             return Err("every place in a queue is a waiter's");
         }
-        if self.names.in_use() != self.names.weighed() {
-            return Err("the keys in use are counted");
-        }
         Ok(())
     }
 
     /// Gives the number of held keys.
     fn check_holds(&self) -> Result<usize, Broken> {
         let mut held = 0;
-        for (token, hold) in self.holds.iter() {
-            if self.next_token.is_some_and(|next| token >= next) {
+        for (id, hold) in self.holds.iter() {
+            if self.next_token.is_some_and(|next| hold.token >= next) {
                 return Err("every token in use was given out");
             }
             if hold.granted_at > self.now || hold.deadline() <= hold.granted_at {
@@ -61,12 +63,8 @@ impl Machine {
                 return Err("a slot has one name");
             }
             for key in hold.keys.iter() {
-                let owner = match (self.names.get(key).map(|name| &name.owners), hold.slot) {
-                    (Some(Owners::Plain(owner)), None) => *owner,
-                    (Some(Owners::Slots(slots)), Some(slot)) => slots.taken().get(&slot).copied(),
-                    _ => None,
-                };
-                if owner != Some(token) {
+                let owner = self.names.get(key).and_then(|name| name.owner(hold.slot));
+                if owner != Some(id) {
                     return Err("a hold owns all its keys");
                 }
             }
@@ -78,39 +76,41 @@ impl Machine {
     /// Gives the number of places in queues.
     fn check_waiters(&self) -> Result<usize, Broken> {
         let mut queued = 0;
-        for (ticket, waiter) in self.waiters.iter() {
+        for (id, waiter) in self.waiters.iter() {
             for key in waiter.keys.iter() {
                 let Some(name) = self.names.get(key) else {
                     return Err("a queued-for key is in use");
                 };
-                if !name.queue.contains(&ticket) {
-                    return Err("a waiter is in all its queues");
-                }
                 if name.kind() != waiter.kind {
                     return Err("all who use a name agree what it is");
                 }
             }
-            if self.next_token.is_some() && self.names.is_grantable(&waiter.keys, ticket) {
+            if self.next_token.is_some() && self.names.is_grantable(&waiter.keys, id) {
                 return Err("nobody waits for what is free");
             }
+            // The queues are in strict order and hold only who asks for their key. So if they
+            // have as many places as the waiters have keys, each waiter is in all its queues.
             queued += waiter.keys.len();
         }
         Ok(queued)
     }
 
-    fn check_name(&self, key: &Key, name: &Name) -> Result<(), Broken> {
+    fn check_name(&self, name: &Name) -> Result<(), Broken> {
         if !name.is_in_use() {
             return Err("only names in use are kept");
         }
-        if let Owners::Slots(slots) = &name.owners
-            && slots.rebuilt() != **slots
+        if let Some(queue) = name.queue() {
+            self.waiters.check_queue(name.key(), queue)?;
+        }
+        if let Some(slots) = name.slots()
+            && slots.rebuilt() != *slots
         {
             return Err("a slot is free or taken");
         }
-        let known = name.tokens().iter().all(|token| {
+        let known = name.owners().iter().all(|id| {
             self.holds
-                .get(*token)
-                .is_some_and(|hold| hold.keys.contains(key))
+                .get(*id)
+                .is_some_and(|hold| hold.keys.contains(name.key()))
         });
         if !known {
             return Err("every owner of a key is a hold of it");

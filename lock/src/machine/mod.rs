@@ -2,18 +2,26 @@
 //!
 //! This file owns the order of things within one command, and the queries. How requests queue is
 //! in [`queues`], how an ownership begins and ends in [`ownership`], the tables behind them in
-//! [`names`], [`holds`] and [`waiters`], what a client may ask of a key in [`status`], the
-//! walk over all names in [`listing`], and the invariants in [`check`].
+//! [`names`], [`holds`] and [`waiters`], what those are made of in [`slab`], [`index`], [`rows`],
+//! [`list`] and [`timers`], what a client may ask of a key in [`status`], the walk over all names
+//! in [`listing`], and the invariants in [`check`].
 
 mod check;
 mod holds;
+mod index;
+mod list;
 mod listing;
 mod names;
 mod ownership;
 mod queues;
+mod rows;
+mod slab;
 mod slots;
 mod snapshot;
 mod status;
+#[cfg(test)]
+mod tests;
+mod timers;
 mod waiters;
 
 use alloc::vec::Vec;
@@ -25,18 +33,20 @@ pub use status::KeyStatus;
 use self::holds::{Hold, Holds};
 use self::names::{Kind, Names};
 use self::queues::Request;
+use self::slab::Id;
 use self::waiters::Waiters;
 use crate::{
-    Command, Epoch, Event, FencingToken, Key, KeySet, Limits, Operation, Outcome, Rejection, Reply,
-    Timestamp,
+    Command, Epoch, Event, FencingToken, HashSeed, Key, KeySet, Limits, Operation, Outcome,
+    Rejection, Reply, Timestamp,
 };
 
 /// All locks of one domain, and everything that decides about them.
 ///
 /// Deterministic: the same commands with the same stamps give the same outcomes and the same
 /// [`snapshot`](Machine::snapshot), on every machine with the same [`Limits`]. The cost of a
-/// command grows with the logarithm of what is held and queued, and with what the command itself
-/// removes or ends, never with the number of keys held.
+/// command grows with what the command itself removes or ends, and never with the number of keys
+/// held or of requests queued, except for how far away their memory is. (One thing can add a
+/// logarithm: deadlines that come in no order at all, when each lease is shorter than the last.)
 ///
 /// ```
 /// use core::time::Duration;
@@ -121,15 +131,21 @@ impl Machine {
     /// The first grant has the token `first_token`. In a domain that gave out tokens before, that
     /// must be higher than any of them.
     pub fn new(limits: Limits, first_token: FencingToken) -> Self {
+        Self::seeded(limits, first_token, HashSeed::default())
+    }
+
+    /// [`Machine::new`] for keys that hostile clients choose; see [`HashSeed`]. Replicas need not
+    /// have the same seed.
+    pub fn seeded(limits: Limits, first_token: FencingToken, seed: HashSeed) -> Self {
         Self {
             limits,
             now: Timestamp::ZERO,
             epoch: Epoch::default(),
             next_token: Some(first_token),
-            names: Names::default(),
-            holds: Holds::default(),
+            names: Names::new(seed),
+            holds: Holds::new(seed),
             held_keys: 0,
-            waiters: Waiters::default(),
+            waiters: Waiters::new(seed),
         }
     }
 
@@ -216,46 +232,32 @@ impl Machine {
     }
 
     /// The moment by which everything that is held ends by itself, or `None` if nothing is held. It
-    /// is past when the end of the last hold is not decided yet.
+    /// is past when the end of the last hold is not decided yet. Costs more than other questions the
+    /// more lengths of lease are in use.
     pub fn held_until(&self) -> Option<Timestamp> {
         self.holds.last_deadline()
     }
 
     /// What holds this key; for an N-slot name, its lowest taken slot.
     pub fn holder(&self, key: &Key) -> Option<HolderView> {
-        let tokens = self.names.get(key)?.tokens();
-        self.view(*tokens.first()?)
+        let owners = self.names.get(key)?.owners();
+        self.view(*owners.first()?)
     }
 
     /// All that holds this key: at most one, or the taken slots of a name in slot order.
     pub fn holders(&self, key: &Key) -> Vec<HolderView> {
-        let tokens = self.names.get(key).map(|name| name.tokens());
-        let tokens = tokens.unwrap_or_default();
-        tokens
-            .iter()
-            .filter_map(|token| self.view(*token))
-            .collect()
+        let owners = self.names.get(key).map(|name| name.owners());
+        let owners = owners.unwrap_or_default();
+        owners.iter().filter_map(|id| self.view(*id)).collect()
     }
 
-    fn view(&self, token: FencingToken) -> Option<HolderView> {
-        let Hold {
-            keys,
-            slot,
-            granted_at,
-            state,
-        } = self.holds.get(token)?.clone();
-        Some(HolderView {
-            keys,
-            slot,
-            token,
-            granted_at,
-            state,
-        })
+    fn view(&self, id: Id) -> Option<HolderView> {
+        self.holds.get(id).map(Hold::view)
     }
 
     /// How many requests queue for this key.
     pub fn queue_len(&self, key: &Key) -> usize {
-        self.names.get(key).map_or(0, |name| name.queue.len())
+        self.names.get(key).map_or(0, |name| name.queue_len())
     }
 
     /// How many keys are held, each taken slot counted as one.

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use super::holds::{Claim, Hold};
 use super::names::Kind;
+use super::slab::Id;
 use super::{HoldState, Machine};
 use crate::time::micros_rounded_up;
 use crate::{Ended, Event, FencingToken, Grant, Key, KeySet, Rejection, Reply, WaiterId};
@@ -25,16 +26,15 @@ impl Machine {
         lease_micros: u64,
         token: FencingToken,
     ) -> Grant {
-        let slot = self.names.take(&keys, kind, token);
         let expires = self.now.plus(lease_micros);
-        let hold = Hold {
-            keys: keys.clone(),
-            slot,
-            granted_at: self.now,
-            state: HoldState::Held { expires },
-        };
+        let state = HoldState::Held { expires };
+        let hold = Hold::new(keys.clone(), token, self.now, state);
+        let id = self.holds.insert(hold);
+        let slot = self.names.take(&keys, kind, id);
+        if let Some(slot) = slot {
+            self.holds.set_slot(id, slot);
+        }
         self.held_keys += keys.len();
-        self.holds.insert(token, hold);
         Grant {
             waiter,
             keys,
@@ -45,9 +45,9 @@ impl Machine {
         }
     }
 
-    fn end(&mut self, token: FencingToken) -> Hold {
-        let hold = self.holds.remove(token);
-        self.names.give_back(&hold.keys, hold.slot, token);
+    fn end(&mut self, id: Id) -> Hold {
+        let hold = self.holds.remove(id);
+        self.names.give_back(&hold.keys, hold.slot, id);
         self.held_keys -= hold.keys.len();
         hold
     }
@@ -58,12 +58,16 @@ impl Machine {
     /// see [`Holds::claim`](super::holds::Holds::claim).
     pub(super) fn expire_holds(&mut self, events: &mut Vec<Event>) {
         for _ in 0..self.limits.expiries_per_apply.max(1) {
-            let Some(token) = self.holds.first_due(self.now) else {
+            let Some(id) = self.holds.first_due(self.now) else {
                 return;
             };
             let Hold {
-                keys, slot, state, ..
-            } = self.end(token);
+                keys,
+                token,
+                slot,
+                state,
+                ..
+            } = self.end(id);
             let freed = keys.clone();
             events.push(match state {
                 HoldState::Held { .. } => Event::Expired { keys, slot, token },
@@ -84,21 +88,21 @@ impl Machine {
         if minimum_hold > longest {
             return Reply::Rejected(Rejection::MinimumHold { longest });
         }
-        let granted_at = match self.holds.claim(token, keys, self.now) {
+        let id = match self.holds.claim(token, keys, self.now) {
             Claim::NotHeld => return Reply::NotHeld,
             Claim::OtherKeys => return Reply::GroupMismatch,
-            // The sender did not see the first answer, and says it again.
-            Claim::Running {
-                state: HoldState::Retained { .. },
-                ..
-            } => return Reply::Released,
-            Claim::Running { granted_at, .. } => granted_at,
+            Claim::Running(id) => id,
         };
-        let until = granted_at.saturating_add(minimum_hold);
+        let hold = self.holds.get(id).expect("a claim is of a hold");
+        if let HoldState::Retained { .. } = hold.state {
+            // The sender did not see the first answer, and says it again.
+            return Reply::Released;
+        }
+        let until = hold.granted_at.saturating_add(minimum_hold);
         if until > self.now {
-            self.holds.set_state(token, HoldState::Retained { until });
+            self.holds.set_state(id, HoldState::Retained { until });
         } else {
-            self.end(token);
+            self.end(id);
             self.hand_over(keys, events);
         }
         Reply::Released
@@ -108,19 +112,16 @@ impl Machine {
         if let Err(rejection) = self.check_lease(lease) {
             return Reply::Rejected(rejection);
         }
-        match self.holds.claim(token, keys, self.now) {
-            Claim::NotHeld => Reply::NotHeld,
-            Claim::OtherKeys => Reply::GroupMismatch,
-            Claim::Running {
-                state: HoldState::Retained { .. },
-                ..
-            } => Reply::NotHeld,
-            Claim::Running {
-                state: HoldState::Held { expires },
-                ..
-            } => {
+        let id = match self.holds.claim(token, keys, self.now) {
+            Claim::NotHeld => return Reply::NotHeld,
+            Claim::OtherKeys => return Reply::GroupMismatch,
+            Claim::Running(id) => id,
+        };
+        match self.holds.get(id).expect("a claim is of a hold").state {
+            HoldState::Retained { .. } => Reply::NotHeld,
+            HoldState::Held { expires } => {
                 let expires = expires.max(self.now.plus(micros_rounded_up(lease)));
-                self.holds.set_state(token, HoldState::Held { expires });
+                self.holds.set_state(id, HoldState::Held { expires });
                 Reply::Extended { expires }
             }
         }
@@ -130,11 +131,13 @@ impl Machine {
         let Some(burned) = self.take_token() else {
             return Reply::Rejected(Rejection::TokensExhausted);
         };
-        let tokens = self.names.get(key).map(|name| name.tokens());
+        let owners = self.names.get(key).map(|name| name.owners());
         let mut freed = Vec::new();
         let mut ended = Vec::new();
-        for token in tokens.unwrap_or_default() {
-            let Hold { keys, slot, .. } = self.end(token);
+        for id in owners.unwrap_or_default() {
+            let Hold {
+                keys, token, slot, ..
+            } = self.end(id);
             freed.extend(keys.iter().cloned());
             ended.push(Ended { keys, slot, token });
         }

@@ -9,7 +9,8 @@ use core::time::Duration;
 
 use super::Machine;
 use super::names::Kind;
-use super::waiters::{Ticket, Waiter};
+use super::slab::Id;
+use super::waiters::{Newcomer, Ticket, Waiter};
 use crate::time::micros_rounded_up;
 use crate::{Busy, ConnectionId, Event, Key, KeySet, Rejection, Reply, WaiterId};
 
@@ -51,19 +52,26 @@ impl Machine {
         if let Some(busy) = self.full_queue(request.waiter.connection, survey.longest_queue) {
             return Reply::Busy(busy);
         }
-        let ticket = self.waiters.insert(Waiter {
+        let deadline = self.now.saturating_add(request.wait);
+        self.enqueue(Newcomer {
             id: request.waiter,
-            keys: request.keys.clone(),
+            keys: self.names.shared(request.keys),
             kind: request.kind,
-            deadline: self.now.saturating_add(request.wait),
+            deadline,
             lease_micros,
         });
-        self.names.enqueue(&request.keys, request.kind, ticket);
         Reply::Queued
     }
 
+    /// Puts a request at the end of the queues of all its keys.
+    pub(super) fn enqueue(&mut self, newcomer: Newcomer) {
+        let (keys, kind) = (newcomer.keys.clone(), newcomer.kind);
+        let id = self.waiters.insert(newcomer);
+        self.names.enqueue(&keys, kind, id, &mut self.waiters);
+    }
+
     fn check_request(&self, request: &Request) -> Result<(), Rejection> {
-        if self.waiters.ticket(request.waiter).is_some() {
+        if self.waiters.find(request.waiter).is_some() {
             return Err(Rejection::DuplicateWaiter);
         }
         if let Kind::Slots(count) = request.kind
@@ -86,7 +94,10 @@ impl Machine {
             Some(Busy::Waiters)
         } else if reached(longest_queue, self.limits.waiters_per_key) {
             Some(Busy::WaitersPerKey)
-        } else if self.waiters.count_of(connection) >= self.limits.waiters_per_connection {
+        } else if reached(
+            self.waiters.count_of(connection),
+            self.limits.waiters_per_connection,
+        ) {
             Some(Busy::WaitersPerConnection)
         } else {
             None
@@ -94,11 +105,11 @@ impl Machine {
     }
 
     pub(super) fn cancel(&mut self, waiter: WaiterId, events: &mut Vec<Event>) -> Reply {
-        let Some(ticket) = self.waiters.ticket(waiter) else {
+        let Some(id) = self.waiters.find(waiter) else {
             return Reply::NotQueued;
         };
         let mut headed = Vec::new();
-        self.leave(ticket, &mut headed);
+        self.leave(id, Some(&mut headed));
         self.hand_over(&headed, events);
         Reply::Cancelled
     }
@@ -110,8 +121,8 @@ impl Machine {
     ) -> Reply {
         let mut headed = Vec::new();
         let mut waiters = 0;
-        for ticket in self.waiters.of_connection(connection) {
-            self.leave(ticket, &mut headed);
+        while let Some(id) = self.waiters.any_of(connection) {
+            self.leave(id, Some(&mut headed));
             waiters += 1;
         }
         self.hand_over(&headed, events);
@@ -120,10 +131,10 @@ impl Machine {
 
     /// Removes every waiter: a new epoch begins. Nothing can be handed over without a queue.
     pub(super) fn drop_waiters(&mut self, events: &mut Vec<Event>) {
-        let mut headed = Vec::new();
-        let tickets: Vec<Ticket> = self.waiters.iter().map(|(ticket, _)| ticket).collect();
-        for ticket in tickets {
-            let waiter = self.leave(ticket, &mut headed);
+        let waiters = self.waiters.in_order();
+        let waiters: Vec<Id> = waiters.iter().map(|(id, _)| *id).collect();
+        for id in waiters {
+            let waiter = self.leave(id, None);
             events.push(Event::Dropped(waiter.id));
         }
     }
@@ -132,8 +143,8 @@ impl Machine {
     /// that it removes may be granted by the removal of another.
     pub(super) fn time_out_waiters(&mut self, events: &mut Vec<Event>) {
         let mut headed = Vec::new();
-        while let Some(ticket) = self.waiters.first_due(self.now) {
-            let waiter = self.leave(ticket, &mut headed);
+        while let Some(id) = self.waiters.first_due(self.now) {
+            let waiter = self.leave(id, Some(&mut headed));
             events.push(Event::TimedOut(waiter.id));
         }
         self.hand_over(&headed, events);
@@ -141,37 +152,42 @@ impl Machine {
 
     /// Grants to the heads of these queues all that can be granted, first come, first served.
     pub(super) fn hand_over(&mut self, keys: &[Key], events: &mut Vec<Event>) {
-        let heads = keys.iter().filter_map(|key| self.names.head(key));
-        let mut heads: BTreeSet<Ticket> = heads.collect();
-        while let Some(ticket) = heads.pop_first() {
-            let waiter = self.waiters.get(ticket).expect("a queue holds waiters");
-            if !self.names.is_grantable(&waiter.keys, ticket) {
+        if self.waiters.len() == 0 {
+            return;
+        }
+        let heads = keys.iter().filter_map(|key| self.head(key));
+        let mut heads: BTreeSet<(Ticket, Id)> = heads.collect();
+        while let Some((_, id)) = heads.pop_first() {
+            let waiter = self.waiters.get(id).expect("a queue holds waiters");
+            if !self.names.is_grantable(&waiter.keys, id) {
                 continue;
             }
-            let Waiter {
-                id,
-                keys,
-                kind,
-                lease_micros,
-                ..
-            } = waiter.clone();
+            let (request, keys) = (waiter.id, waiter.keys.clone());
+            let (kind, lease_micros) = (waiter.kind, waiter.lease_micros);
             // Without a token the waiter stays until its wait is over.
             let Some(token) = self.take_token() else {
                 return;
             };
-            let grant = self.grant(id, keys, kind, lease_micros, token);
-            self.leave(ticket, &mut Vec::new());
+            let grant = self.grant(request, keys, kind, lease_micros, token);
+            self.leave(id, None);
             if matches!(kind, Kind::Slots(_)) {
                 // Another slot may be free for the next one.
-                heads.extend(grant.keys.iter().filter_map(|name| self.names.head(name)));
+                heads.extend(grant.keys.iter().filter_map(|name| self.head(name)));
             }
             events.push(Event::Granted(grant));
         }
     }
 
-    fn leave(&mut self, ticket: Ticket, headed: &mut Vec<Key>) -> Waiter {
-        let waiter = self.waiters.remove(ticket);
-        self.names.dequeue(&waiter.keys, ticket, headed);
-        waiter
+    fn head(&self, key: &Key) -> Option<(Ticket, Id)> {
+        let id = self.names.head(key)?;
+        let waiter = self.waiters.get(id).expect("a queue holds waiters");
+        Some((waiter.ticket, id))
+    }
+
+    fn leave(&mut self, id: Id, headed: Option<&mut Vec<Key>>) -> Waiter {
+        let waiter = self.waiters.get(id).expect("who leaves is there");
+        let keys = waiter.keys.clone();
+        self.names.dequeue(&keys, id, &mut self.waiters, headed);
+        self.waiters.remove(id)
     }
 }

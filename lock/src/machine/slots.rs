@@ -6,12 +6,12 @@
 use alloc::collections::BTreeMap;
 use core::num::NonZeroU32;
 
-use crate::FencingToken;
+use super::slab::Id;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slots {
     count: NonZeroU32,
-    taken: BTreeMap<u32, FencingToken>,
+    taken: BTreeMap<u32, Id>,
     /// Ranges of free slots, start to end (not included); never empty, never touching.
     free: BTreeMap<u32, u32>,
 }
@@ -29,14 +29,14 @@ impl Slots {
         self.count
     }
 
-    pub(super) fn taken(&self) -> &BTreeMap<u32, FencingToken> {
+    pub(super) fn taken(&self) -> &BTreeMap<u32, Id> {
         &self.taken
     }
 
     /// The holder of the first taken slot from this one on.
-    pub(super) fn first_taken(&self, from: u32) -> Option<FencingToken> {
+    pub(super) fn first_taken(&self, from: u32) -> Option<Id> {
         let mut taken = self.taken.range(from..);
-        taken.next().map(|(_, token)| *token)
+        taken.next().map(|(_, hold)| *hold)
     }
 
     pub(super) fn lowest_free(&self) -> Option<u32> {
@@ -45,7 +45,7 @@ impl Slots {
 
     /// Takes a free slot. False, without effect, if it is not free or there is no such slot.
     #[must_use]
-    pub(super) fn take(&mut self, slot: u32, token: FencingToken) -> bool {
+    pub(super) fn take(&mut self, slot: u32, hold: Id) -> bool {
         let range = self.free.range(..=slot).next_back();
         let Some((start, end)) = range.map(|(start, end)| (*start, *end)) else {
             return false;
@@ -60,13 +60,13 @@ impl Slots {
         if slot + 1 < end {
             self.free.insert(slot + 1, end);
         }
-        self.taken.insert(slot, token);
+        self.taken.insert(slot, hold);
         true
     }
 
-    pub(super) fn give_back(&mut self, slot: u32, token: FencingToken) {
+    pub(super) fn give_back(&mut self, slot: u32, hold: Id) {
         let owner = self.taken.remove(&slot);
-        assert_eq!(owner, Some(token), "a slot is given back by its owner");
+        assert_eq!(owner, Some(hold), "a slot is given back by its owner");
         let mut start = slot;
         let mut end = slot + 1;
         if let Some((before, before_end)) = self.free.range(..slot).next_back()
@@ -83,9 +83,9 @@ impl Slots {
     /// The same slots taken, built anew: equal to this one if the free ranges are right.
     pub(super) fn rebuilt(&self) -> Self {
         let mut slots = Self::new(self.count);
-        for (slot, token) in &self.taken {
+        for (slot, hold) in &self.taken {
             // A refusal shows as a difference, which is what the caller looks for.
-            let _ = slots.take(*slot, *token);
+            let _ = slots.take(*slot, *hold);
         }
         slots
     }

@@ -9,11 +9,12 @@ use core::num::NonZeroU32;
 
 use super::holds::Hold;
 use super::names::Kind;
-use super::waiters::Waiter;
+use super::waiters::Newcomer;
 use super::{HoldState, Machine};
 use crate::time::micros_rounded_up;
 use crate::{
-    ConnectionId, Epoch, FencingToken, Key, KeySet, Limits, RequestId, Timestamp, WaiterId,
+    ConnectionId, Epoch, FencingToken, HashSeed, Key, KeySet, Limits, RequestId, Timestamp,
+    WaiterId,
 };
 
 /// Why bytes are not a snapshot. Nothing is restored.
@@ -70,8 +71,8 @@ impl Machine {
         put_u64(&mut bytes, self.epoch.get());
         put_u64(&mut bytes, self.next_token.map_or(0, FencingToken::get));
         put_u64(&mut bytes, self.holds.len() as u64);
-        for (token, hold) in self.holds.iter() {
-            put_u64(&mut bytes, token.get());
+        for hold in self.holds.in_token_order() {
+            put_u64(&mut bytes, hold.token.get());
             put_u64(&mut bytes, hold.granted_at.as_micros());
             bytes.push(match hold.state {
                 HoldState::Held { .. } => HELD,
@@ -83,7 +84,7 @@ impl Machine {
             put_what(&mut bytes, &hold.keys, kind, hold.slot);
         }
         put_u64(&mut bytes, self.waiters.len() as u64);
-        for (_, waiter) in self.waiters.iter() {
+        for (_, waiter) in self.waiters.in_order() {
             put_u64(&mut bytes, waiter.id.connection.get());
             put_u64(&mut bytes, waiter.id.request.get());
             put_u64(&mut bytes, waiter.deadline.as_micros());
@@ -101,6 +102,19 @@ impl Machine {
     /// The bytes are no snapshot, or not one of a valid machine. No input panics, and memory
     /// stays in proportion to the length of the input.
     pub fn restore(bytes: &[u8], limits: Limits) -> Result<Self, RestoreError> {
+        Self::restore_seeded(bytes, limits, HashSeed::default())
+    }
+
+    /// [`Machine::restore`] for keys that hostile clients have chosen; see [`HashSeed`]. The seed
+    /// need not be that of the machine that wrote the bytes.
+    ///
+    /// # Errors
+    /// As [`Machine::restore`].
+    pub fn restore_seeded(
+        bytes: &[u8],
+        limits: Limits,
+        seed: HashSeed,
+    ) -> Result<Self, RestoreError> {
         let rest = bytes
             .strip_prefix(MAGIC)
             .ok_or(RestoreError::NotASnapshot)?;
@@ -112,12 +126,14 @@ impl Machine {
         if found != VERSION {
             return Err(RestoreError::UnknownVersion { found });
         }
-        let mut machine = Self::new(limits, FencingToken::MIN);
+        let mut machine = Self::seeded(limits, FencingToken::MIN, seed);
         machine.now = Timestamp::from_micros(reader.u64()?);
         machine.epoch = Epoch::new(reader.u64()?);
         machine.next_token = FencingToken::new(reader.u64()?);
+        let mut last = None;
         for _ in 0..reader.u64()? {
-            machine.restore_hold(&mut reader)?;
+            let token = machine.restore_hold(&mut reader, last)?;
+            last = Some(token);
         }
         for _ in 0..reader.u64()? {
             machine.restore_waiter(&mut reader)?;
@@ -131,9 +147,12 @@ impl Machine {
         }
     }
 
-    fn restore_hold(&mut self, reader: &mut Reader<'_>) -> Result<(), RestoreError> {
+    fn restore_hold(
+        &mut self,
+        reader: &mut Reader<'_>,
+        last: Option<FencingToken>,
+    ) -> Result<FencingToken, RestoreError> {
         let token = reader.token()?;
-        let last = self.holds.last_token();
         if last.is_some_and(|last| last >= token) {
             return Err(inconsistent("holds are in token order"));
         }
@@ -146,22 +165,19 @@ impl Machine {
             _ => return Err(reader.damaged()),
         };
         let (keys, kind, slot) = reader.what(true)?;
+        let id = self
+            .holds
+            .insert(Hold::new(keys.clone(), token, granted_at, state));
+        if let Some(slot) = slot {
+            self.holds.set_slot(id, slot);
+        }
         for key in keys.iter() {
-            if !self.names.place(key, kind, slot, token) {
+            if !self.names.place(key, kind, slot, id) {
                 return Err(inconsistent("a key has one holder, a slot too"));
             }
         }
         self.held_keys += keys.len();
-        self.holds.insert(
-            token,
-            Hold {
-                keys,
-                slot,
-                granted_at,
-                state,
-            },
-        );
-        Ok(())
+        Ok(token)
     }
 
     fn restore_waiter(&mut self, reader: &mut Reader<'_>) -> Result<(), RestoreError> {
@@ -175,20 +191,19 @@ impl Machine {
             return Err(reader.damaged());
         }
         let (keys, kind, _) = reader.what(false)?;
-        if self.waiters.ticket(id).is_some() {
+        if self.waiters.find(id).is_some() {
             return Err(inconsistent("a request is queued once"));
         }
         if self.names.survey(&keys, kind).conflict.is_some() {
             return Err(inconsistent("all who use a name agree what it is"));
         }
-        let ticket = self.waiters.insert(Waiter {
+        self.enqueue(Newcomer {
             id,
-            keys: keys.clone(),
+            keys,
             kind,
             deadline,
             lease_micros,
         });
-        self.names.enqueue(&keys, kind, ticket);
         Ok(())
     }
 }

@@ -4,7 +4,6 @@
 
 use core::num::NonZeroU32;
 
-use super::names::Owners;
 use super::{HolderView, Machine};
 use crate::Key;
 
@@ -28,19 +27,22 @@ impl Machine {
         let Some(name) = self.names.get(key) else {
             return KeyStatus::default();
         };
-        let (slots, taken, token) = match &name.owners {
-            Owners::Plain(owner) => (None, usize::from(owner.is_some()), *owner),
-            Owners::Slots(slots) => {
-                let token = slots.first_taken(from_slot);
-                (Some(slots.count()), slots.taken().len(), token)
+        let (slots, taken, owner) = match name.slots() {
+            None => {
+                let owner = name.owner(None);
+                (None, usize::from(owner.is_some()), owner)
+            }
+            Some(slots) => {
+                let owner = slots.first_taken(from_slot);
+                (Some(slots.count()), slots.taken().len(), owner)
             }
         };
-        let token = token.filter(|_| slots.is_some() || from_slot == 0);
+        let owner = owner.filter(|_| slots.is_some() || from_slot == 0);
         KeyStatus {
-            holder: token.and_then(|token| self.view(token)),
+            holder: owner.and_then(|id| self.view(id)),
             slots,
             taken,
-            waiters: name.queue.len(),
+            waiters: name.queue_len(),
         }
     }
 }

@@ -8,6 +8,7 @@
 
 mod build;
 mod exhaustive;
+mod listing;
 mod naive;
 mod random;
 mod scripts;

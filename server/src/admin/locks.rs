@@ -3,7 +3,6 @@
 //! Tokens are written as text: they have 64 bits, and many readers of JSON have 53.
 
 use std::net::SocketAddr;
-use std::ops::Bound;
 
 use highwater_lock::{Ended, FenceKey, HoldState, HolderView, Key, NameView, Timestamp};
 use serde::Serialize;
@@ -13,7 +12,7 @@ use super::connection::Site;
 use super::problem::Problem;
 use super::routes::{Answer, json};
 use super::target::encode;
-use crate::desk::NAMES_AT_ONCE;
+use crate::desk::{NAMES_AT_ONCE, Page};
 
 #[derive(Serialize)]
 struct List<'a> {
@@ -82,29 +81,24 @@ struct Wish {
 /// `GET /v1/locks`
 pub(super) async fn list(site: &Site, query: &[(String, String)]) -> Result<Answer, Problem> {
     let wish = Wish::read(query, site.limits.page.max(1))?;
-    let mut found: Vec<(Timestamp, NameView)> = Vec::new();
-    let mut start = wish.start()?;
-    let mut ended = false;
     // One more than asked for, to know whether there is more.
-    while !ended && found.len() <= wish.limit {
-        let most = NAMES_AT_ONCE.min(wish.limit + 1 - found.len());
-        let step = site.shared.desk.names(start.as_ref(), most);
-        ended = step.names.len() < most;
-        for name in step.names {
-            if !name.key.as_str().starts_with(&wish.prefix) {
-                ended = true;
-                break;
-            }
-            start = Bound::Excluded(name.key.clone());
-            found.push((step.now, name));
-        }
+    let mut page = wish.page()?;
+    let mut place = Some(0);
+    while let Some(from) = place {
+        place = site.shared.desk.look(from, &mut page);
         // Whoever waits for the desk goes first.
         tokio::task::yield_now().await;
     }
-    let more = found.len() > wish.limit;
-    found.truncate(wish.limit);
-    let next = found.last().filter(|_| more);
-    let next = next.map(|(_, name)| wish.next(&name.key));
+    let mut keys = page.into_keys();
+    let more = keys.len() > wish.limit;
+    keys.truncate(wish.limit);
+    let mut found: Vec<(Timestamp, NameView)> = Vec::new();
+    for keys in keys.chunks(NAMES_AT_ONCE) {
+        let step = site.shared.desk.names(keys);
+        found.extend(step.names.into_iter().map(|name| (step.now, name)));
+        tokio::task::yield_now().await;
+    }
+    let next = keys.last().filter(|_| more).map(|key| wish.next(key));
     let locks = found.iter().map(|(now, name)| Entry::of(*now, name));
     let locks = locks.collect();
     Ok(json(&List { locks, next }))
@@ -188,19 +182,13 @@ impl Wish {
         Ok(wish)
     }
 
-    /// The first name to look at.
-    fn start(&self) -> Result<Bound<Key>, Problem> {
-        if self.prefix.is_empty() {
-            return Ok(match &self.after {
-                Some(after) => Bound::Excluded(after.clone()),
-                None => Bound::Unbounded,
-            });
+    fn page(&self) -> Result<Page, Problem> {
+        if !self.prefix.is_empty() {
+            // What no key begins with is a mistake.
+            parse_key(&self.prefix)?;
         }
-        let prefix = parse_key(&self.prefix)?;
-        Ok(match &self.after {
-            Some(after) if *after >= prefix => Bound::Excluded(after.clone()),
-            _ => Bound::Included(prefix),
-        })
+        let after = self.after.clone();
+        Ok(Page::new(&self.prefix, after, self.limit + 1))
     }
 
     /// Where the list goes on behind this key.

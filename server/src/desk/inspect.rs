@@ -3,7 +3,7 @@
 //! Every call does a bounded amount of work under the mutex, however much is held: who wants all
 //! the names asks again and again, and requests of clients get their turn in between.
 
-use std::ops::Bound;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use highwater_lock::{
@@ -28,6 +28,44 @@ pub(crate) struct Readings {
 pub(crate) struct Names {
     pub(crate) now: Timestamp,
     pub(crate) names: Vec<NameView>,
+}
+
+/// The first names, in byte order, of those that it was offered.
+#[derive(Debug)]
+pub(crate) struct Page {
+    prefix: String,
+    after: Option<Key>,
+    most: usize,
+    keys: BTreeSet<Key>,
+}
+
+impl Page {
+    /// At most so many names, behind a key if there is one.
+    pub(crate) fn new(prefix: &str, after: Option<Key>, most: usize) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+            after,
+            most,
+            keys: BTreeSet::new(),
+        }
+    }
+
+    fn offer(&mut self, key: &Key) {
+        let behind = self.after.as_ref().is_none_or(|after| key > after);
+        let full = self.keys.len() >= self.most;
+        let late = full && self.keys.last().is_none_or(|last| key >= last);
+        if !behind || late || !key.as_str().starts_with(&self.prefix) {
+            return;
+        }
+        self.keys.insert(key.clone());
+        if self.keys.len() > self.most {
+            self.keys.pop_last();
+        }
+    }
+
+    pub(crate) fn into_keys(self) -> Vec<Key> {
+        self.keys.into_iter().collect()
+    }
 }
 
 /// One name in use and some of its holders.
@@ -57,14 +95,24 @@ impl Desk {
         }
     }
 
-    /// The first `most` names from here on, in byte order, but never more than
-    /// [`NAMES_AT_ONCE`].
-    pub(crate) fn names(&self, start: Bound<&Key>, most: usize) -> Names {
-        let most = most.min(NAMES_AT_ONCE);
+    /// Looks for names of a page in the next places of the machine, from this one on, and gives the
+    /// place to go on from, if there is one.
+    pub(crate) fn look(&self, from: usize, page: &mut Page) -> Option<usize> {
         let state = self.state();
+        let next = from.saturating_add(PLACES_AT_ONCE);
+        for key in state.machine.keys_at(from..next) {
+            page.offer(key);
+        }
+        (next < state.machine.places()).then_some(next)
+    }
+
+    /// The first [`NAMES_AT_ONCE`] of these names, as far as they are in use now.
+    pub(crate) fn names(&self, keys: &[Key]) -> Names {
+        let state = self.state();
+        let keys = keys.iter().take(NAMES_AT_ONCE);
         Names {
             now: self.clock.timestamp(),
-            names: state.machine.names_from(start).take(most).collect(),
+            names: keys.filter_map(|key| state.machine.name(key)).collect(),
         }
     }
 
@@ -100,5 +148,7 @@ impl Desk {
     }
 }
 
-/// How many names are looked at before others get their turn.
+/// How many names are shown before others get their turn.
 pub(crate) const NAMES_AT_ONCE: usize = 128;
+/// How many places are searched before others get their turn.
+const PLACES_AT_ONCE: usize = 1_000;

@@ -7,7 +7,6 @@ mod simulation;
 mod undecided;
 
 use std::num::NonZeroU32;
-use std::ops::Bound;
 use std::time::Duration;
 
 use highwater_lock::{Key, KeySet};
@@ -33,7 +32,13 @@ struct Peer {
 
 fn desk() -> Desk {
     let domain = Domain::from_bytes([7; 32]);
-    Desk::new(domain, FencingToken::MIN, Limits::default(), None)
+    Desk::new(
+        domain,
+        FencingToken::MIN,
+        Limits::default(),
+        None,
+        HashSeed::default(),
+    )
 }
 
 fn peer(desk: &Desk) -> Peer {
@@ -335,12 +340,19 @@ async fn a_lock_is_free_for_the_next_one_since_its_lease_ended_and_not_since_tha
 async fn one_look_at_the_names_is_bounded_whatever_is_asked_for() {
     let desk = desk();
     let peer = peer(&desk);
-    for id in 1..=300 {
-        peer.acquires(&desk, id, &[&format!("{id:03}")], 0, 60);
+    for id in 1..=2_500 {
+        peer.acquires(&desk, id, &[&format!("{id:04}")], 0, 60);
     }
-    let first = desk.names(Bound::Unbounded, usize::MAX).names;
-    assert_eq!((first.len(), first[0].key.as_str()), (128, "001"));
-    let last = Key::new("298").unwrap();
-    let rest = desk.names(Bound::Excluded(&last), usize::MAX).names;
-    assert_eq!(rest.len(), 2);
+    let mut page = Page::new("", None, usize::MAX);
+    assert_eq!(desk.look(0, &mut page), Some(1_000));
+    let keys = page.into_keys();
+    assert_eq!(keys.len(), 1_000);
+    let shown = desk.names(&keys).names;
+    assert_eq!((shown.len(), &shown[0].key), (128, &keys[0]));
+    let after = Some(Key::new("2400").unwrap());
+    let mut page = Page::new("24", after, 3);
+    assert_eq!(desk.look(1_000, &mut page), Some(2_000));
+    assert_eq!(desk.look(2_000, &mut page), None);
+    let names: Vec<String> = page.into_keys().iter().map(Key::to_string).collect();
+    assert_eq!(names, ["2401", "2402", "2403"]);
 }

@@ -48,7 +48,13 @@ impl World {
         let folder = Arc::new(tempfile::tempfile().unwrap());
         let durable = Some((reserve, folder));
         Ok(Self {
-            desk: Desk::new(start.domain, start.first_token, limits, durable),
+            desk: Desk::new(
+                start.domain,
+                start.first_token,
+                limits,
+                durable,
+                HashSeed::default(),
+            ),
             store,
             first_token: start.first_token.get(),
         })

@@ -88,7 +88,7 @@ async fn a_key_whose_end_is_not_decided_is_held_for_all_and_of_no_use_to_its_hol
             expiries_per_apply: 1,
             ..Limits::default()
         };
-        let desk = Desk::new(domain, FencingToken::MIN, limits, None);
+        let desk = Desk::new(domain, FencingToken::MIN, limits, None, HashSeed::default());
         let (holder, asker) = (peer(&desk), peer(&desk));
         for (id, key) in ["first", "second", "third"].into_iter().enumerate() {
             holder.acquires(&desk, id as u64 + 1, &[key], 0, 1);
