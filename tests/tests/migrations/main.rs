@@ -1,7 +1,12 @@
 //! The schema as files of the usual migration tools, and older and newer programs on one database.
 //!
-//! sqlx runs its files on every database, diesel_migrations on SQLite (with the feature
-//! `diesel-sqlite`); the names of refinery are checked where they are made.
+//! sqlx, diesel_migrations and refinery really run their files, beside the user's own, on every
+//! database that the build has their drivers for.
+
+#[cfg(feature = "__diesel-migrations")]
+mod diesel;
+#[cfg(feature = "refinery")]
+mod refinery;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,12 +26,14 @@ use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
-type Case = fn(Arc<World>) -> BoxFuture<'static, Result<(), Error>>;
+/// The name, the databases it is for, and what is done.
+type Case = (&'static str, &'static [&'static str], Play);
+type Play = fn(Arc<World>) -> BoxFuture<'static, Result<(), Error>>;
 
-/// Names the functions, and boxes what they give.
+/// Cases for every database.
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
-        [$((stringify!($name), (|world| $name(world).boxed()) as Case)),*]
+        [$((stringify!($name), DATABASES, (|world| $name(world).boxed()) as Play)),*]
     };
 }
 
@@ -37,6 +44,11 @@ fn main() -> ExitCode {
         a_newer_program_says_what_an_older_table_lacks,
         eight_programs_start_at_once,
     ];
+    let mut cases = Vec::from(cases);
+    #[cfg(feature = "__diesel-migrations")]
+    cases.extend(diesel::CASES);
+    #[cfg(feature = "refinery")]
+    cases.extend(refinery::CASES);
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(4);
     let runtime = Arc::new(Runtime::new().expect("a runtime can be started"));
@@ -46,12 +58,17 @@ fn main() -> ExitCode {
         .collect();
     let servers = Arc::new(servers);
     let mut trials = Vec::new();
-    for (name, case) in cases {
+    for (name, databases, case) in cases {
         let on_file = runtime.clone();
-        trials.push(Trial::test(format!("sqlite::{name}"), move || {
-            on_file.block_on(async { run(case, World::on_file().await?).await })
-        }));
+        if databases.contains(&"sqlite") {
+            trials.push(Trial::test(format!("sqlite::{name}"), move || {
+                on_file.block_on(async { run(case, World::on_file().await?).await })
+            }));
+        }
         for kind in KINDS {
+            if !databases.contains(&kind.name()) {
+                continue;
+            }
             let (runtime, servers) = (runtime.clone(), servers.clone());
             let trial = Trial::test(format!("{}::{name}", kind.name()), move || {
                 runtime.block_on(async {
@@ -64,19 +81,15 @@ fn main() -> ExitCode {
             trials.push(trial.with_ignored_flag(kind.skip_reason().is_some()));
         }
     }
-    #[cfg(feature = "diesel-sqlite")]
-    trials.push(Trial::test(
-        "sqlite::diesel_runs_the_files_up_and_down",
-        || diesel_runs_the_files_up_and_down().map_err(|error| error.to_string().into()),
-    ));
     let conclusion = libtest_mimic::run(&arguments, trials);
     runtime.block_on(async move { drop(servers) });
     conclusion.exit_code()
 }
 
 const KINDS: [Kind; 3] = [Kind::Postgres, Kind::MySql, Kind::MariaDb];
+const DATABASES: &[&str] = &["sqlite", "postgres", "mysql", "mariadb"];
 
-async fn run(case: Case, world: World) -> Result<(), Failed> {
+async fn run(case: Play, world: World) -> Result<(), Failed> {
     case(Arc::new(world))
         .await
         .map_err(|error| format!("{error}: {error:?}").into())
@@ -84,6 +97,12 @@ async fn run(case: Case, world: World) -> Result<(), Failed> {
 
 /// A database of its own.
 struct World {
+    /// For programs that bring a driver of their own; a path with SQLite.
+    #[cfg_attr(
+        not(any(feature = "__diesel-migrations", feature = "refinery")),
+        expect(dead_code, reason = "sqlx has the pool")
+    )]
+    address: String,
     pool: Pool,
     _folder: Option<TempDir>,
 }
@@ -109,8 +128,10 @@ macro_rules! on_each {
 impl World {
     async fn on_file() -> Result<Self, Error> {
         let folder = tempfile::tempdir()?;
-        let url = format!("sqlite://{}?mode=rwc", folder.path().join("d").display());
+        let address = folder.path().join("d").display().to_string();
+        let url = format!("sqlite://{address}?mode=rwc");
         Ok(Self {
+            address,
             pool: Pool::Sqlite(SqlitePool::connect(&url).await?),
             _folder: Some(folder),
         })
@@ -127,6 +148,7 @@ impl World {
             Kind::MySql | Kind::MariaDb => Pool::MySql(MySqlPool::connect(&url).await?),
         };
         Ok(Self {
+            address: url,
             pool,
             _folder: None,
         })
@@ -151,6 +173,26 @@ impl World {
             Pool::MySql(pool) => migrate::mysql::run(pool).await,
             Pool::Sqlite(pool) => migrate::sqlite::run(pool).await,
         }
+    }
+
+    /// The table is there, and works.
+    async fn is_migrated(&self) -> Result<(), Error> {
+        self.write(7).await?;
+        // The program's own call finds what the tool made.
+        assert_eq!(self.migrate().await?, Outcome::Present);
+        Ok(())
+    }
+
+    /// The table is not there.
+    async fn is_not_migrated(&self) {
+        let refused = self.write(7).await;
+        assert!(
+            matches!(
+                refused,
+                Err(highwater_fencing::FenceError::NotMigrated { .. })
+            ),
+            "{refused:?}"
+        );
     }
 
     /// A fenced transaction of this version.
@@ -188,19 +230,10 @@ async fn sqlx_runs_the_files_up_and_down_beside_the_users_own(
             let migrator = Migrator::new(folder.path()).await?;
             on_each!(&world.pool, pool => migrator.run(pool).await)?;
         }
-        world.write(7).await?;
-        // The program's own call finds what the tool made.
-        assert_eq!(world.migrate().await?, Outcome::Present);
+        world.is_migrated().await?;
         let migrator = Migrator::new(folder.path()).await?;
         on_each!(&world.pool, pool => migrator.undo(pool, 1).await)?;
-        let refused = world.write(7).await;
-        assert!(
-            matches!(
-                refused,
-                Err(highwater_fencing::FenceError::NotMigrated { .. })
-            ),
-            "{refused:?}"
-        );
+        world.is_not_migrated().await;
         world.run("INSERT INTO stock VALUES ('apple')").await?;
     }
     Ok(())
@@ -279,32 +312,5 @@ async fn eight_programs_start_at_once(world: Arc<World>) -> Result<(), Error> {
         program??;
     }
     assert_eq!(world.migrate().await?, Outcome::Present);
-    Ok(())
-}
-
-#[cfg(feature = "diesel-sqlite")]
-fn diesel_runs_the_files_up_and_down() -> Result<(), Error> {
-    use diesel::prelude::*;
-    use diesel_migrations::{FileBasedMigrations, MigrationHarness as _};
-
-    let folder = tempfile::tempdir()?;
-    let own = folder.path().join("0001_stock");
-    std::fs::create_dir(&own)?;
-    std::fs::write(own.join("up.sql"), "CREATE TABLE stock (sku TEXT);")?;
-    std::fs::write(own.join("down.sql"), "DROP TABLE stock;")?;
-    write_files(folder.path(), migrate::Dialect::Sqlite, Format::Diesel, 2);
-    let database = folder.path().join("d.db");
-    let mut conn = SqliteConnection::establish(database.to_str().ok_or("a path")?)?;
-    let migrations = FileBasedMigrations::from_path(folder.path())?;
-    for _ in 0..2 {
-        let run = conn.run_pending_migrations(migrations.clone())?;
-        assert_eq!(run.len(), 3);
-        assert!(conn.run_pending_migrations(migrations.clone())?.is_empty());
-        diesel::sql_query("INSERT INTO stock VALUES ('apple')").execute(&mut conn)?;
-        diesel::sql_query("SELECT token FROM highwater_fence").execute(&mut conn)?;
-        assert_eq!(conn.revert_all_migrations(migrations.clone())?.len(), 3);
-        let gone = diesel::sql_query("SELECT token FROM highwater_fence").execute(&mut conn);
-        assert!(gone.is_err());
-    }
     Ok(())
 }
