@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use highwater_fencing::operate::{Marks, Selection};
 use highwater_fencing::{
     Configured, Domain, Fence, FenceKey, FenceOptions, FencingToken, TableName,
 };
@@ -15,6 +16,7 @@ use highwater_proof::adapter::{
 };
 use highwater_tests::databases::{Appliance, PASSWORD};
 use highwater_tests::wait::eventually;
+use sqlx::PgPool;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const CLIENTS: u64 = 8;
@@ -164,7 +166,7 @@ async fn through_pgbouncer_in_transaction_pooling() -> Outcome<()> {
 
 /// A standby refuses the fence, since it is a write, and says so; nothing is taken for a success.
 /// After it was promoted it goes on where its marks are: what the primary admitted and the standby
-/// did not receive is not known to it.
+/// did not receive is not known to it, until the marks are raised.
 #[tokio::test]
 async fn on_a_standby_and_after_its_promotion() -> Outcome<()> {
     let server = postgres(
@@ -237,20 +239,58 @@ async fn on_a_standby_and_after_its_promotion() -> Outcome<()> {
     })
     .await;
     first.transaction(&fence("standby", 9), write()).await?;
+    first.transaction(&fence("young", 9), write()).await?;
     caught_up.run("SELECT pg_promote()").await?;
     for adapter in &adapters {
         let source = open(*adapter, &standby, 1).await;
-        // This is the hole that asynchronous replication has, and why the floor has to be raised
+        // This is the hole that asynchronous replication has, and why the marks have to be raised
         // before writers are let in.
-        let stale = source.transaction(&fence("standby", 8), write()).await;
-        stale.map_err(|error| {
-            format!(
-                "{}: the promoted standby knew more: {error}",
-                adapter.name()
-            )
-        })?;
+        for key in ["standby", "young"] {
+            let stale = source.transaction(&fence(key, 8), write()).await;
+            stale.map_err(|error| {
+                format!(
+                    "{}: the promoted standby knew more: {error}",
+                    adapter.name()
+                )
+            })?;
+        }
         source.close().await;
     }
+    first.close().await;
+    raise_the_marks(&standby).await?;
+    for adapter in &adapters {
+        let source = open(*adapter, &standby, 1).await;
+        for key in ["standby", "young", "younger"] {
+            for token in [7, 8, 9] {
+                let refused = source.transaction(&fence(key, token), write()).await;
+                let refused = refused.err().ok_or("a stale holder wrote")?;
+                assert!(
+                    matches!(refused.downcast_ref(), Some(Verdict::Stale { .. })),
+                    "{}: {refused:?}",
+                    adapter.name()
+                );
+            }
+            source.transaction(&fence(key, 10), write()).await?;
+        }
+        source.close().await;
+    }
+    Ok(())
+}
+
+/// What docs/operations.md says to do with the promoted server: the lock service has given out 9, so
+/// the floor is 10. The server itself does not know that.
+async fn raise_the_marks(standby: &str) -> Outcome<()> {
+    let marks = Marks::new(PgPool::connect(standby).await?);
+    let known = marks.floors().await?;
+    let known: Vec<u64> = known.iter().map(|floor| floor.highest.get()).collect();
+    assert_eq!(known, [8], "9 is lost");
+    let domain = || Domain::named("around").expect("a name");
+    let floor = FencingToken::new(10).expect("not zero");
+    let raised = marks.raise(&Selection::all(), domain(), floor).await?;
+    assert_eq!(raised.changed.len(), 2);
+    let keys = ["standby", "young", "younger"].map(|key| FenceKey::new(key).expect("a key"));
+    let raised = marks.raise_keys(&keys.into(), domain(), floor).await?;
+    assert_eq!(raised.created.len(), 1);
     Ok(())
 }
 
