@@ -603,11 +603,17 @@ async fn a_transaction_that_is_open_already_is_refused_and_ended() {
     let mut base = Base::new().await;
     let write = base.sql("UPDATE stock SET quantity = 1");
     let fence = base.fence(7);
-    for savepoint in ["", "SAVEPOINT s"] {
+    let level = base.options().isolation(Isolation::Serializable);
+    let fences = [base.fence(7), level.apply(offered(7))];
+    // With a level, `BEGIN` fails in an open transaction; without and with one, in an aborted one.
+    let opened = ["BEGIN", "BEGIN; SAVEPOINT s", "BEGIN; SELECT 1 / 0"];
+    for (open, fence) in opened
+        .iter()
+        .flat_map(|open| fences.iter().map(move |fence| (open, fence)))
+    {
         for pipelined in [false, true] {
-            base.client.batch_execute("BEGIN").await.unwrap();
-            base.client.batch_execute(savepoint).await.unwrap();
-            base.client.batch_execute(&write).await.unwrap();
+            base.client.batch_execute(open).await.ok();
+            base.client.batch_execute(&write).await.ok();
             let refused = if pipelined {
                 let query = [Query::new(&write, &[])];
                 fence.pipeline(&mut base.client, &query).await.map(drop)

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use ::tokio_postgres::error::{DbError, Severity};
+use ::tokio_postgres::error::{DbError, Severity, SqlState};
 use ::tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use ::tokio_postgres::{Client, Error};
 use bytes::BytesMut;
@@ -21,6 +21,14 @@ pub(crate) fn class(error: &Error) -> Class {
 /// Whether the whole transaction may succeed if it is run again.
 pub(crate) fn is_transient(error: &Error) -> bool {
     class(error) == Class::Transient
+}
+
+/// Whether the server refused `BEGIN` because a transaction is open on the connection, or aborted and
+/// not ended.
+pub(crate) fn says_open(error: &Error) -> bool {
+    let code = error.code();
+    code == Some(&SqlState::ACTIVE_SQL_TRANSACTION)
+        || code == Some(&SqlState::IN_FAILED_SQL_TRANSACTION)
 }
 
 /// Whether this is the server's answer that it did not do something. With `open` it said

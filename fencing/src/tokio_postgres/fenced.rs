@@ -175,6 +175,10 @@ impl<'c> Fenced<'c> {
     ) -> FenceError {
         // It stopped before the queries.
         self.cleanup = None;
+        if error::says_open(&error) {
+            self.end().await.ok();
+            return FenceError::InSavepoint;
+        }
         if error::class(&error) != Class::Refused {
             self.end().await.ok();
             return explain(error, options);
