@@ -6,6 +6,8 @@
 //! that could not be put right stays counted as being inside of a transaction, which is what makes a
 //! pool of r2d2 drop it.
 
+use std::time::Instant;
+
 use ::diesel::connection::{
     AnsiTransactionManager, Connection, SimpleConnection, TransactionManager,
 };
@@ -50,6 +52,9 @@ pub struct Order<'a> {
     pub(crate) fence: &'a Fence,
     pub(crate) options: &'a FenceOptions,
     pub(crate) marker: Marker,
+    /// When it was given.
+    #[allow(dead_code, reason = "asked by PostgreSQL only")]
+    pub(crate) since: Instant,
 }
 
 /// A transaction that was opened.

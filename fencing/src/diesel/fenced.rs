@@ -4,6 +4,7 @@
 //! that can be waited for.
 
 use std::fmt;
+use std::time::Instant;
 
 use ::diesel::result::Error;
 
@@ -45,6 +46,7 @@ impl<'c, C: Dialect> Fenced<'c, C> {
             fence,
             options,
             marker,
+            since: Instant::now(),
         };
         C::open(conn, order)
     }

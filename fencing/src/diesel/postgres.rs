@@ -55,7 +55,7 @@ impl Driver for PgConnection {
     fn class(error: &Error) -> Class {
         match answer(error) {
             Some((DatabaseErrorKind::SerializationFailure, _)) => Class::Transient,
-            Some((_, text)) => postgres::class_of_text(text),
+            Some((_, text)) => postgres::class_of_text(text, details(error)),
             None => Class::Other,
         }
     }
@@ -97,7 +97,26 @@ fn not_opened(conn: &mut PgConnection, order: Order<'_>, error: Error) -> Failur
                 table: order.options.table_ref().clone(),
             })
         }
+        Class::Other => Failure::database(error, class_of_other(order)),
         _ => Failure::database(error, class),
+    }
+}
+
+/// What an error of the fence statement means whose text does not say: once the bound of the wait for
+/// the mark has passed, that it was not waited for any longer. If it was something else as late as
+/// that, nothing is known about the mark either.
+fn class_of_other(order: Order<'_>) -> Class {
+    match order.options.lock_wait() {
+        Some(wait) if order.since.elapsed() >= wait => Class::LockTimeout,
+        _ => Class::Other,
+    }
+}
+
+/// What the database says more about an error.
+fn details(error: &Error) -> Option<&str> {
+    match error {
+        Error::DatabaseError(_, information) => information.details(),
+        _ => None,
     }
 }
 

@@ -5,6 +5,7 @@
 //! calls these in the right order; nothing here decides when.
 
 use std::num::NonZeroU32;
+use std::time::Instant;
 
 use ::diesel::connection::TransactionManagerStatus;
 use ::diesel::result::{DatabaseErrorKind, Error};
@@ -63,6 +64,9 @@ pub struct Order<'a> {
     pub(crate) fence: &'a Fence,
     pub(crate) options: &'a FenceOptions,
     pub(crate) marker: Marker,
+    /// When it was given.
+    #[allow(dead_code, reason = "asked by PostgreSQL only")]
+    pub(crate) since: Instant,
 }
 
 /// Why something was refused, and what the driver's error in it means, which its text alone may not

@@ -4,6 +4,7 @@
 //! is safe. How to begin and commit on each database stands in `driver` and its implementations.
 
 use std::fmt;
+use std::time::Instant;
 
 use ::diesel::result::Error;
 use ::diesel_async::AnsiTransactionManager;
@@ -49,6 +50,7 @@ impl<'c, C: Connection> Fenced<'c, C> {
             fence,
             options,
             marker: tx.marker,
+            since: Instant::now(),
         };
         let begin = C::begin(order);
         let begun = AnsiTransactionManager::begin_transaction_sql(&mut *tx.conn, &begin).await;
@@ -80,8 +82,7 @@ impl<'c, C: Connection> Fenced<'c, C> {
     /// # Errors
     /// - [`FenceError::Database`]: the database refused the commit, or a nested transaction was left
     ///   open; rolled back.
-    /// - [`FenceError::Ended`]: another statement had ended the transaction. On a PostgreSQL whose
-    ///   `lc_messages` is not English it may also mean that a statement failed before.
+    /// - [`FenceError::Ended`]: another statement had ended the transaction.
     /// - [`FenceError::Unknown`]: the connection failed; the transaction may be in.
     pub async fn commit(mut self) -> Result<(), FenceError> {
         self.finish().await.map_err(|failure| failure.error)

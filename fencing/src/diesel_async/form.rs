@@ -89,8 +89,7 @@ pub trait DieselAsyncFence: Offer {
     ///
     /// # Errors
     /// [`FenceError::NoStep`] for a fence without a step, and those of [`begin`](Self::begin) that
-    /// say nothing about the write. On a PostgreSQL whose `lc_messages` is not English a wait that was
-    /// given up is a [`FenceError::Database`].
+    /// say nothing about the write.
     fn resolve<'a, C: Connection>(
         &'a self,
         conn: &'a mut C,

@@ -31,6 +31,10 @@ impl Driver for AsyncPgConnection {
                 let error = FenceError::Database(error);
                 return (Failure { error, class }, Cleaned(false));
             }
+            let class = match class {
+                Class::Other => class_of_other(order),
+                class => class,
+            };
             // The aborted transaction could not read any more. By now the mark may have moved on,
             // but never back, so the reason still holds.
             match explain(conn, order, error).await {
@@ -55,7 +59,8 @@ impl Driver for AsyncPgConnection {
             match answers.await {
                 (Ok(()), Ok(())) => Commit::Done(Cleaned(true)),
                 (Err(error), Ok(())) => {
-                    Commit::Failed(unreleased(&error, marker), error, Class::Other)
+                    let failed = postgres::failed_by_text(text(&error), marker);
+                    Commit::Failed(failed, error, Class::Other)
                 }
                 (Ok(()), Err(error)) => {
                     let failed = uncommitted(conn, &error).await;
@@ -79,7 +84,7 @@ impl Driver for AsyncPgConnection {
     fn class(error: &Error) -> Class {
         match error {
             Error::DatabaseError(DatabaseErrorKind::SerializationFailure, _) => Class::Transient,
-            _ => postgres::class_of_text(text(error)),
+            _ => postgres::class_of_text(text(error), details(error)),
         }
     }
 
@@ -110,6 +115,24 @@ impl Driver for AsyncPgConnection {
             is_table_of_marks(conn, table).await?;
             Ok(Outcome::Created)
         })
+    }
+}
+
+/// What an error of the fence statement means whose text does not say: once the bound of the wait for
+/// the mark has passed, that it was not waited for any longer. If it was something else as late as
+/// that, nothing is known about the mark either.
+fn class_of_other(order: Order<'_>) -> Class {
+    match order.options.lock_wait() {
+        Some(wait) if order.since.elapsed() >= wait => Class::LockTimeout,
+        _ => Class::Other,
+    }
+}
+
+/// What the server says more about an error.
+fn details(error: &Error) -> Option<&str> {
+    match error {
+        Error::DatabaseError(_, information) => information.details(),
+        _ => None,
     }
 }
 
@@ -147,19 +170,6 @@ async fn stored_marks(
         StoredMark::from_columns(&key, &domain, number(token)?, number(step)?)
     };
     Ok(rows.into_iter().filter_map(mark).collect())
-}
-
-/// What an error means that came for `RELEASE`, while the server went on answering.
-///
-/// Only words of the server tell an aborted transaction from one that is gone. In another language
-/// than English the weaker verdict is given, under which something may be in the database.
-fn unreleased(error: &Error, marker: Marker) -> Failed {
-    let is_aborted = text(error).contains("current transaction is aborted");
-    if is_aborted && !text(error).contains(&marker.to_string()) {
-        Failed::RolledBack
-    } else {
-        Failed::Ended
-    }
 }
 
 /// What an error means that came for `COMMIT`. Only one after which the connection stays open is the

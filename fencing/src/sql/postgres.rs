@@ -176,20 +176,32 @@ pub(crate) fn class(sqlstate: &str, message: &str) -> Class {
 /// The same for a driver that keeps the text and drops the SQLSTATE, as diesel does.
 ///
 /// What the server says for itself is in the language of its `lc_messages`, so this is sure for our
-/// own words only; in another language a deadlock and a lock timeout are [`Class::Other`]. Of a
-/// missing table it says nothing: look for the table.
+/// own words, and for a deadlock; in another language a lock timeout is [`Class::Other`]. Of a missing
+/// table it says nothing: look for the table.
 #[cfg(any(feature = "__diesel", feature = "__diesel-async"))]
-pub(crate) fn class_of_text(message: &str) -> Class {
+pub(crate) fn class_of_text(message: &str, details: Option<&str>) -> Class {
     let says = |text| message.contains(text);
     if says(REFUSED) {
         Class::Refused
-    } else if says("could not serialize access") || says("deadlock detected") {
+    } else if says("could not serialize access") || details.is_some_and(is_deadlock) {
         Class::Transient
     } else if says("due to lock timeout") {
         Class::LockTimeout
     } else {
         Class::Other
     }
+}
+
+/// The details of a deadlock have a line for each session, such as "Process 7 waits for ShareLock on
+/// transaction 5; blocked by process 6." They are translated, but not the names of the locks.
+#[cfg(any(feature = "__diesel", feature = "__diesel-async"))]
+fn is_deadlock(details: &str) -> bool {
+    let is_lock = |word: &str| word.len() > "Lock".len() && word.ends_with("Lock");
+    let waits = |line: &&str| {
+        line.split(|char: char| !char.is_alphanumeric())
+            .any(is_lock)
+    };
+    details.lines().filter(waits).count() >= 2
 }
 
 /// What an error of severity ERROR means, that came instead of the answer to `RELEASE marker`
@@ -257,12 +269,23 @@ mod tests {
     #[cfg(any(feature = "__diesel", feature = "__diesel-async"))]
     #[test]
     fn a_text_is_told_apart_as_its_sqlstate_would_be() {
-        assert_eq!(class_of_text("deadlock detected"), Class::Transient);
+        let of = |message: &str| class_of_text(message, None);
         let timeout = "canceling statement due to lock timeout";
-        assert_eq!(class_of_text(timeout), Class::LockTimeout);
+        assert_eq!(of(timeout), Class::LockTimeout);
         let ours = format!("ungültige Eingabesyntax für Typ bigint: »{REFUSED} 7«");
-        assert_eq!(class_of_text(&ours), Class::Refused);
-        assert_eq!(class_of_text("division by zero"), Class::Other);
+        assert_eq!(of(&ours), Class::Refused);
+        assert_eq!(of("division by zero"), Class::Other);
+        for details in [
+            "Process 7 waits for ShareLock on transaction 5; blocked by process 6.\n\
+             Process 6 waits for AccessExclusiveLock on relation 1 of database 2; blocked by process 7.",
+            "Prozess 7 wartet auf ShareLock-Sperre auf Transaktion 5; blockiert von Prozess 6.\n\
+             Prozess 6 wartet auf ShareLock-Sperre auf Transaktion 4; blockiert von Prozess 7.",
+        ] {
+            let class = class_of_text("…", Some(details));
+            assert_eq!(class, Class::Transient, "{details}");
+        }
+        let key = "Key (sku)=(ShareLock) already exists.";
+        assert_eq!(class_of_text("…", Some(key)), Class::Other);
 
         let marker = Marker::new();
         let gone = format!("Sicherungspunkt »{marker}« existiert nicht");
