@@ -7,3 +7,4 @@
 pub mod adapter;
 #[cfg(all(unix, feature = "prove"))]
 pub mod prove;
+pub mod relay;

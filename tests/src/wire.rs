@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use highwater_proof::adapter::{Adapter, Dialect};
+use highwater_proof::relay::{Relay, ServerUrl};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 /// What becomes of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum Plan {
 pub struct Wire {
     url: String,
     shared: Arc<Shared>,
-    accepting: JoinHandle<()>,
+    _relay: Relay,
 }
 
 #[derive(Debug)]
@@ -52,12 +52,7 @@ impl Wire {
     /// # Errors
     /// There is no port to be had.
     pub async fn start(url: &str, seed: u64) -> io::Result<Self> {
-        let start = url.find("://").map_or(0, |at| at + 3);
-        let start = url[start..].find('@').map_or(start, |at| start + at + 1);
-        let end = url[start..].find('/').map_or(url.len(), |at| start + at);
-        let target = url[start..end].to_owned();
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
+        let url = ServerUrl::new(url);
         let shared = Arc::new(Shared {
             plan: watch::Sender::new(Plan::Pass),
             flights: AtomicUsize::new(0),
@@ -65,20 +60,14 @@ impl Wire {
             random: AtomicU64::new(seed),
         });
         let accepted = shared.clone();
-        let accepting = tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                if let Ok(server) = TcpStream::connect(&target).await {
-                    let _ = client.set_nodelay(true);
-                    let _ = server.set_nodelay(true);
-                    tokio::spawn(pass(client, server, accepted.clone()));
-                }
-            }
+        let relay = Relay::start(url.server().to_owned(), move |client, server| {
+            pass(client, server, accepted.clone())
         });
-        let url = format!("{}{address}{}", &url[..start], &url[end..]);
+        let relay = relay.await?;
         Ok(Self {
-            url,
+            url: url.at(relay.address()),
             shared,
-            accepting,
+            _relay: relay,
         })
     }
 
@@ -106,7 +95,6 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        self.accepting.abort();
         self.plan(Plan::Closed);
     }
 }

@@ -9,14 +9,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use highwater_proof::relay::ServerUrl;
+
 /// Starts one for the server of this URL, for the life of the process; gives the URL through it.
 pub(super) fn proxy(url: &str, delay: Duration) -> io::Result<String> {
-    let start = url.find("://").map_or(0, |at| at + 3);
-    let start = url[start..].find('@').map_or(start, |at| start + at + 1);
-    let end = url[start..]
-        .find(['/', '?'])
-        .map_or(url.len(), |at| start + at);
-    let target = url[start..end].to_owned();
+    let url = ServerUrl::new(url);
+    let target = url.server().to_owned();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
     thread::spawn(move || {
@@ -25,7 +23,7 @@ pub(super) fn proxy(url: &str, delay: Duration) -> io::Result<String> {
             let _ = serve(client, &target, delay);
         }
     });
-    Ok(format!("{}{address}{}", &url[..start], &url[end..]))
+    Ok(url.at(address))
 }
 
 fn serve(client: TcpStream, target: &str, delay: Duration) -> io::Result<()> {

@@ -14,11 +14,10 @@ use diesel::result::{DatabaseErrorKind, Error};
 use futures_util::future::BoxFuture;
 use highwater_fencing::diesel::{Dialect as Supported, DieselFence as _, Fenced};
 use highwater_fencing::{Configured, Resolution, TableName, migrate};
-use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use super::error::plain;
-use super::session::{self, Blocking, BlockingGuard, InBody};
+use super::session::{self, Blocking, BlockingGuard, run_body};
 use super::{
     Abilities, Adapter, Body, BoxError, Dialect, DriverError, End, Form, Source, Tx, Verdict,
 };
@@ -241,12 +240,10 @@ impl<C: Driven> Source for Open<C> {
         fence: &'a Configured,
         body: Body,
     ) -> BoxFuture<'a, Result<i64, BoxError>> {
-        let (take, fence, runtime) = (self.taker(), fence.clone(), Handle::current());
+        let (take, fence) = (self.taker(), fence.clone());
         Box::pin(blocking(move || {
             let mut conn = take().map_err(Verdict::Database)?;
-            let done = fence.transaction(&mut *conn, |conn| {
-                runtime.block_on(body(&mut InBody(&mut Bare(conn))))
-            });
+            let done = fence.transaction(&mut *conn, |conn| run_body(&mut Bare(conn), &body));
             done.map_err(|error| plain(error, wrap))
         }))
     }

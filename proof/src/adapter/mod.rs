@@ -20,6 +20,16 @@ mod mysql_async;
 mod rusqlite;
 #[cfg(feature = "sea-orm")]
 mod sea_orm;
+#[cfg(any(
+    feature = "diesel-async",
+    feature = "diesel-mysql",
+    feature = "diesel-postgres",
+    feature = "diesel-sqlite",
+    feature = "mysql-async",
+    feature = "rusqlite",
+    feature = "sqlx",
+    feature = "tokio-postgres"
+))]
 mod session;
 #[cfg(feature = "sqlx")]
 mod sqlx;

@@ -3,81 +3,73 @@
 use std::io;
 use std::net::SocketAddr;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+
+use crate::relay::Relay;
 
 /// A proxy on a free port of the loopback interface. Dropping it closes its connections.
 pub(super) struct Proxy {
-    address: SocketAddr,
-    partitioned: watch::Sender<bool>,
-    _tasks: JoinSet<()>,
+    relay: Relay,
+    state: watch::Sender<State>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Passing,
+    Partitioned,
+    /// Everything is closed.
+    Gone,
 }
 
 impl Proxy {
     pub(super) async fn start(server: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
-        let partitioned = watch::Sender::new(false);
-        let state = partitioned.subscribe();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let mut pumps = JoinSet::new();
-            while let Ok((client, _)) = listener.accept().await {
-                // A connection that comes during the partition leads nowhere too.
-                let Ok(server) = TcpStream::connect(server).await else {
-                    continue;
-                };
-                let (from_client, to_client) = client.into_split();
-                let (from_server, to_server) = server.into_split();
-                pumps.spawn(pump(from_client, to_server, state.clone()));
-                pumps.spawn(pump(from_server, to_client, state.clone()));
-            }
+        let state = watch::Sender::new(State::Passing);
+        let receiver = state.subscribe();
+        // A connection that comes during the partition leads nowhere too.
+        let relay = Relay::start(server.to_string(), move |client, server| {
+            pass(client, server, receiver.clone())
         });
         Ok(Self {
-            address,
-            partitioned,
-            _tasks: tasks,
+            relay: relay.await?,
+            state,
         })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
-        self.address
+        self.relay.address()
     }
 
     /// From now on nothing passes, in either direction.
     pub(super) fn partition(&self) {
-        self.partitioned.send_replace(true);
+        self.state.send_replace(State::Partitioned);
     }
 }
 
-async fn pump(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    mut partitioned: watch::Receiver<bool>,
-) {
-    let mut buffer = vec![0; 4096];
-    loop {
-        let read = tokio::select! {
-            biased;
-            _ = partitioned.wait_for(|partitioned| *partitioned) => break,
-            read = from.read(&mut buffer) => read,
-        };
-        match read {
-            Ok(length @ 1..) if to.write_all(&buffer[..length]).await.is_ok() => {}
-            _ => return,
-        }
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.state.send_replace(State::Gone);
     }
-    // Both ends stay open until the proxy is dropped, which ends this task.
-    std::future::pending().await
+}
+
+/// Passes bytes until one side closes, or nothing passes any more. During a partition both ends stay
+/// open.
+async fn pass(mut client: TcpStream, mut server: TcpStream, mut state: watch::Receiver<State>) {
+    tokio::select! {
+        biased;
+        _ = state.wait_for(|state| *state != State::Passing) => {}
+        _ = copy_bidirectional(&mut client, &mut server) => return,
+    }
+    let _ = state.wait_for(|state| *state == State::Gone).await;
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
     use tokio::time::timeout;
 
     use super::*;
