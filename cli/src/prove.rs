@@ -12,9 +12,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Prove on a database that stale lock holders cannot write.
 ///
-/// Holders are processes with real locks. In each round one of them is stopped past its lease, or
-/// killed, or cut off from the lock server; another takes over and writes, and then the first goes
-/// on writing. Afterwards every unit is counted. The same rounds without a fence are the control:
+/// Holders are processes with real locks. In each round one of them is stopped past its lease, before
+/// its transaction or inside of it, or killed, or cut off from the lock server; another takes over and
+/// writes, and then the first goes on writing. Afterwards every unit is counted. The same rounds without a fence are the control:
 /// they must do damage, or nothing is proven.
 ///
 /// Exit status: 0 if every fenced row is exact and every control is damaged.

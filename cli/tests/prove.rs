@@ -79,7 +79,7 @@ fn the_fenced_rows_are_exact_and_the_control_is_damaged() {
     let database = Database::new();
     let json = database.path("proof.json");
     let json = json.to_str().expect("a path");
-    let options = ["--adapter", "sqlx", "--rounds", "3", "--seed", "1"];
+    let options = ["--adapter", "sqlx", "--rounds", "5", "--seed", "1"];
     let options = [&options[..], &["--json", json]].concat();
     let output = prove(&database.url(), &options).output().expect("runs");
     let said = text(&output.stderr);
@@ -96,11 +96,13 @@ fn the_fenced_rows_are_exact_and_the_control_is_damaged() {
         let stale = row["stale_writes"].as_u64().expect("a number");
         let damage = row["lost"].as_u64().zip(row["doubled"].as_u64());
         let (lost, doubled) = damage.expect("numbers");
-        assert_eq!(stale, 3, "one frozen and two partitioned");
         if row["form"] == "plain" {
+            assert!(stale >= 3, "{stale}");
             assert_eq!(row["refused"], 0);
             assert!(lost > 0);
         } else {
+            // Without a server that ends sessions, sever is another freeze inside.
+            assert_eq!(stale, 4, "frozen, frozen inside, and twice partitioned");
             assert_eq!(
                 (row["refused"].as_u64(), lost, doubled),
                 (Some(stale), 0, 0)
@@ -134,7 +136,7 @@ fn what_cannot_be_proven_is_said_at_once() {
     );
     refuses(&url, &["--isolation", "snapshot"], &["the levels are"]);
     refuses(&url, &["--form", "plain"], &["the forms are"]);
-    refuses(&url, &["--rounds", "2"], &["2"]);
+    refuses(&url, &["--rounds", "4"], &["4"]);
     refuses(
         &url,
         &["--json", "/nowhere/proof.json"],

@@ -56,6 +56,7 @@ pub(super) struct Stage {
     pub(super) server: SocketAddr,
     /// How many rounds may run.
     pub(super) slots: Arc<Semaphore>,
+    pub(super) observer: Arc<Observer>,
 }
 
 /// A row whose rounds are over.
@@ -73,7 +74,7 @@ pub(super) async fn play(stage: Arc<Stage>, cell: Cell) -> Played {
             // Nobody closes it.
             let _slot = stage.slots.acquire().await;
             let (shelf, plan) = (cell.shelf(number), &cell.plans[number]);
-            round::play(&stage.crew, stage.server, cell.how, shelf, plan).await
+            round::play(&stage, cell.adapter.dialect(), cell.how, shelf, plan).await
         });
     }
     let mut told = Ok(Told::default());

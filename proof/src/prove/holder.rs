@@ -192,6 +192,9 @@ pub enum HolderError {
         /// What it said.
         reason: String,
     },
+    /// The server does not end a session of the role that asks for it.
+    #[error("the session of a holder was not ended")]
+    End(#[source] sqlx::Error),
     /// The lock server gave two holders the same token, or a lower one to the later.
     #[error("the later holder has token {later}, the earlier one {earlier}")]
     TokenOrder {

@@ -12,7 +12,9 @@ mod cell;
 mod choice;
 mod count;
 mod holder;
+mod inside;
 mod observer;
+mod pipe;
 mod plan;
 mod proxy;
 mod report;
@@ -61,7 +63,7 @@ pub struct Options {
 
 impl Options {
     /// With fewer rounds than kinds of rounds the control may have no damage to show.
-    pub const FEWEST_ROUNDS: u32 = 3;
+    pub const FEWEST_ROUNDS: u32 = 5;
     /// More would not fit the numbers of orders into a database's integers.
     pub const MOST_ROUNDS: u32 = 10_000;
 }
@@ -81,7 +83,7 @@ pub async fn run(
     let url = choice::plain_url(&options.database_url)?;
     let dialect = choice::dialect_of(&url)?;
     let choice = options.choice.resolve(dialect)?;
-    let observer = Observer::connect(dialect, &url).await?;
+    let observer = Arc::new(Observer::connect(dialect, &url).await?);
     let plans = plan::plans(options.seed, options.rounds);
     let cells = cell::cells(&choice, &plans);
     observer.create(cells.len() * plans.len()).await?;
@@ -112,7 +114,7 @@ async fn all(
     options: &Options,
     dialect: Dialect,
     url: &str,
-    observer: &Observer,
+    observer: &Arc<Observer>,
     cells: Vec<Cell>,
     progress: &mut impl FnMut(&Row),
 ) -> Result<Report, ProveError> {
@@ -133,6 +135,7 @@ async fn all(
             crew,
             server: server.local_addr(),
             slots: slots.clone(),
+            observer: observer.clone(),
         });
         let of_adapter = cells
             .iter()

@@ -187,6 +187,19 @@ impl Observer {
         Ok(count(Shelf::FULL, after, orders, &recorded))
     }
 
+    /// Ends a session of the same role, as a server does with one that is idle for too long.
+    pub(super) async fn end_session(&self, session: i64) -> Result<(), Error> {
+        match self {
+            Self::Postgres(_) => {
+                let end = format!("SELECT pg_terminate_backend({session}::int)");
+                self.try_run(&end).await
+            }
+            Self::MySql(_) => self.try_run(&format!("KILL {session}")).await,
+            // There is no server, so no holder has told a session.
+            Self::Sqlite(_) => Ok(()),
+        }
+    }
+
     pub(super) async fn drop_tables(&self) -> Result<(), ObserverError> {
         for statement in DROP {
             self.run(statement).await?;

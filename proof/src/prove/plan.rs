@@ -7,6 +7,11 @@ use super::words::Stop;
 pub(super) enum Schedule {
     /// Stopped with SIGSTOP past its lease, between reading and writing; then it goes on.
     Freeze,
+    /// Stopped with SIGSTOP inside its writing transaction, behind the fence; its successor waits for
+    /// the end of that transaction. Then it goes on.
+    FreezeInside,
+    /// The same, but the server ends its session meanwhile, as servers do with idle transactions.
+    Sever,
     /// Killed inside its writing transaction.
     Kill,
     /// Cut off from the lock server, not from the database, for longer than its lease; it goes on
@@ -18,7 +23,7 @@ pub(super) enum Schedule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) schedule: Schedule,
-    /// Where A is killed.
+    /// Where A is killed, or stopped inside its transaction.
     pub(super) stop: Stop,
     /// Whether the order of A is given to B before A writes, as a queue does whose worker is silent.
     /// Otherwise after.
@@ -29,19 +34,23 @@ pub(super) struct Plan {
     pub(super) of_b: i64,
 }
 
-/// The rounds of every row. Each three in a row have all schedules, in random order.
+/// The rounds of every row. Each five in a row have all schedules, in random order.
 pub(super) fn plans(seed: u64, rounds: u32) -> Vec<Plan> {
     let mut random = Random(seed);
     let mut block = Vec::new();
     let mut plans = Vec::new();
     for _ in 0..rounds {
         if block.is_empty() {
-            block = vec![Schedule::Freeze, Schedule::Kill, Schedule::Partition];
+            block = SCHEDULES.to_vec();
         }
         let schedule = block.swap_remove(random.below(block.len() as u64) as usize);
+        let stops = match schedule {
+            Schedule::Kill => &STOPS[..],
+            _ => &STOPS[..INSIDE],
+        };
         plans.push(Plan {
             schedule,
-            stop: STOPS[random.below(STOPS.len() as u64) as usize],
+            stop: stops[random.below(stops.len() as u64) as usize],
             early: random.below(2) == 0,
             of_a: std::array::from_fn(|_| random.quantity()),
             of_b: random.quantity(),
@@ -50,7 +59,16 @@ pub(super) fn plans(seed: u64, rounds: u32) -> Vec<Plan> {
     plans
 }
 
+const SCHEDULES: [Schedule; 5] = [
+    Schedule::Freeze,
+    Schedule::FreezeInside,
+    Schedule::Sever,
+    Schedule::Kill,
+    Schedule::Partition,
+];
 const STOPS: [Stop; 4] = [Stop::Begun, Stop::Updated, Stop::Recorded, Stop::Committed];
+/// How many of them are inside the transaction.
+const INSIDE: usize = 3;
 
 /// SplitMix64, by Steele, Lea and Flood: small, and the same on every machine and in every release.
 struct Random(u64);
@@ -93,13 +111,23 @@ mod tests {
     }
 
     #[test]
-    fn every_three_rounds_have_all_schedules() {
+    fn every_five_rounds_have_all_schedules() {
+        let count = u32::try_from(SCHEDULES.len()).unwrap();
+        assert_eq!(crate::prove::Options::FEWEST_ROUNDS, count);
         for seed in 0..50 {
-            for three in plans(seed, 9).chunks(3) {
-                for wanted in [Schedule::Freeze, Schedule::Kill, Schedule::Partition] {
-                    assert!(three.iter().any(|plan| plan.schedule == wanted), "{seed}");
+            for some in plans(seed, 3 * count).chunks(SCHEDULES.len()) {
+                for wanted in SCHEDULES {
+                    assert!(some.iter().any(|plan| plan.schedule == wanted), "{seed}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn only_who_is_killed_can_stop_behind_the_commit() {
+        for plan in plans(7, 500) {
+            let inside = plan.stop != Stop::Committed;
+            assert!(inside || plan.schedule == Schedule::Kill, "{plan:?}");
         }
     }
 }

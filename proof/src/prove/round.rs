@@ -1,12 +1,17 @@
 //! Plays one round: what happens to holder A, and what its successor B does meanwhile.
 //!
 //! Nothing here waits for a time to pass. That a lease is over shows in the lock server giving the
-//! lock to B; that A has stopped, in the system saying so.
+//! lock to B; that A has stopped, in the system saying so. Only that B waits for an open transaction
+//! has no sign that every role can see; `inside` says what is done about it.
 
 use std::net::SocketAddr;
 
+use crate::adapter::Dialect;
+
+use super::cell::Stage;
 use super::count::Order;
-use super::holder::{Crew, Holder, HolderError};
+use super::holder::{Holder, HolderError};
+use super::inside::{Inside, Standing};
 use super::plan::{Plan, Schedule};
 use super::proxy::Proxy;
 use super::words::{Answer, Command, How, Stop};
@@ -20,6 +25,14 @@ pub(super) struct Told {
     pub(super) refused: u32,
     /// A stale write that ended otherwise than with success or a refusal.
     pub(super) other: Option<String>,
+}
+
+impl Told {
+    /// B was let in while a fenced transaction of A was open.
+    pub(super) fn let_in(&mut self) {
+        self.stale_writes += 1;
+        self.other = Some("the successor was let in beside an open transaction".to_owned());
+    }
 }
 
 /// A shelf: what the lock of a round protects.
@@ -44,7 +57,8 @@ impl Shelf {
     /// All orders of its round.
     pub(super) fn orders(self, plan: &Plan) -> Vec<Order> {
         let count = match plan.schedule {
-            Schedule::Freeze | Schedule::Kill => 1,
+            Schedule::Freeze | Schedule::Sever | Schedule::Kill => 1,
+            Schedule::FreezeInside => 2,
             Schedule::Partition => 3,
         };
         let mut orders = vec![self.order(0, plan.of_b)];
@@ -56,15 +70,16 @@ impl Shelf {
 
 /// Plays a round on its shelf.
 pub(super) async fn play(
-    crew: &Crew,
-    server: SocketAddr,
+    stage: &Stage,
+    dialect: Dialect,
     how: How,
     shelf: Shelf,
     plan: &Plan,
 ) -> Result<Told, HolderError> {
     let orders = shelf.orders(plan);
+    let crew = &stage.crew;
     let mut round = Round {
-        server,
+        server: stage.server,
         how,
         shelf,
         of_b: orders[0],
@@ -72,12 +87,24 @@ pub(super) async fn play(
         early: plan.early,
         open: orders,
         successor: crew.take().await?,
+        standing: None,
         attempts: 0,
         told: Told::default(),
     };
     let holder = crew.take().await?;
     match plan.schedule {
         Schedule::Freeze => crew.give(round.freeze(holder).await?),
+        Schedule::FreezeInside | Schedule::Sever => {
+            // SQLite has no server that could end a session.
+            let one_writer = dialect == Dialect::Sqlite;
+            let severs = plan.schedule == Schedule::Sever && !one_writer;
+            let inside = Inside {
+                stop: plan.stop,
+                severed_by: severs.then(|| stage.observer.clone()),
+                one_writer,
+            };
+            round.freeze_inside(holder, inside).await?;
+        }
         Schedule::Kill => round.kill(holder, plan.stop).await?,
         Schedule::Partition => round.partition(holder).await?,
     }
@@ -86,19 +113,21 @@ pub(super) async fn play(
     Ok(round.told)
 }
 
-struct Round {
-    server: SocketAddr,
-    how: How,
-    shelf: Shelf,
-    of_a: Vec<Order>,
+pub(super) struct Round {
+    pub(super) server: SocketAddr,
+    pub(super) how: How,
+    pub(super) shelf: Shelf,
+    pub(super) of_a: Vec<Order>,
     of_b: Order,
     early: bool,
     /// Orders that nobody has reported as recorded.
     open: Vec<Order>,
-    successor: Holder,
+    pub(super) successor: Holder,
+    /// A, if it is stopped inside its transaction.
+    pub(super) standing: Option<Standing>,
     /// How many deductions were tried; it makes the ids of deductions unique.
     attempts: i64,
-    told: Told,
+    pub(super) told: Told,
 }
 
 impl Round {
@@ -125,7 +154,7 @@ impl Round {
         self.read(&mut a, order).await?;
         let write = self.write(order, stop);
         match a.ask(&write).await? {
-            Answer::Stopped { at } if at == stop => a.kill().await?,
+            Answer::Stopped { at, .. } if at == stop => a.kill().await?,
             other => return Err(HolderError::unexpected("write up to where it stops", other)),
         }
         self.take_over(token).await
@@ -160,32 +189,43 @@ impl Round {
 
     /// B gets the lock, so the lease of A is over; it sells, and gives the lock back.
     async fn take_over(&mut self, earlier: u64) -> Result<(), HolderError> {
-        let mut orders = vec![self.of_b];
-        if self.early {
-            orders.extend(self.of_a.iter().filter(|order| self.open.contains(order)));
-        }
-        let later = self.sell(&orders).await?;
+        self.succeed(earlier).await?;
+        self.sell_first().await
+    }
+
+    /// B gets the lock.
+    pub(super) async fn succeed(&mut self, earlier: u64) -> Result<(), HolderError> {
+        let later = acquire(&mut self.successor, self.server, self.shelf).await?;
         if later <= earlier {
             return Err(HolderError::TokenOrder { earlier, later });
         }
         Ok(())
     }
 
+    /// B, who has the lock, carries out what it was told at first, and gives the lock back.
+    pub(super) async fn sell_first(&mut self) -> Result<(), HolderError> {
+        let mut orders = vec![self.of_b];
+        if self.early {
+            orders.extend(self.of_a.iter().filter(|order| self.open.contains(order)));
+        }
+        self.sell(&orders).await
+    }
+
     /// What is still open goes to B, as a queue would do it.
     async fn finish(&mut self) -> Result<(), HolderError> {
         let open = self.open.clone();
-        if !open.is_empty() {
-            self.sell(&open).await?;
+        if open.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        acquire(&mut self.successor, self.server, self.shelf).await?;
+        self.sell(&open).await
     }
 
-    /// B carries orders out that nobody else has, under a lock of its own.
-    async fn sell(&mut self, orders: &[Order]) -> Result<u64, HolderError> {
-        let token = acquire(&mut self.successor, self.server, self.shelf).await?;
+    /// B, who has the lock, carries orders out that nobody else has, and gives the lock back.
+    async fn sell(&mut self, orders: &[Order]) -> Result<(), HolderError> {
         for &order in orders {
             let read = self.read_command(order);
-            match self.successor.ask(&read).await? {
+            match self.ask_successor(&read).await? {
                 Answer::Stock { .. } => {}
                 Answer::Recorded => {
                     self.done(order);
@@ -199,7 +239,7 @@ impl Round {
                 }
             }
             let write = self.write(order, Stop::Never);
-            match self.successor.ask(&write).await? {
+            match self.ask_successor(&write).await? {
                 Answer::Written => self.done(order),
                 other => {
                     return Err(HolderError::unexpected(
@@ -209,11 +249,10 @@ impl Round {
                 }
             }
         }
-        release(&mut self.successor).await?;
-        Ok(token)
+        release(&mut self.successor).await
     }
 
-    async fn read(&self, a: &mut Holder, order: Order) -> Result<(), HolderError> {
+    pub(super) async fn read(&self, a: &mut Holder, order: Order) -> Result<(), HolderError> {
         match a.ask(&self.read_command(order)).await? {
             Answer::Stock { .. } => Ok(()),
             other => Err(HolderError::unexpected(
@@ -231,7 +270,7 @@ impl Round {
         }
     }
 
-    fn write(&mut self, order: Order, stop: Stop) -> Command {
+    pub(super) fn write(&mut self, order: Order, stop: Stop) -> Command {
         self.attempts += 1;
         Command::Write {
             how: self.how,
@@ -243,7 +282,7 @@ impl Round {
         }
     }
 
-    fn stale_write(&mut self, order: Order, answer: Answer) {
+    pub(super) fn stale_write(&mut self, order: Order, answer: Answer) {
         self.told.stale_writes += 1;
         match answer {
             Answer::Stale { offered, highest } if offered < highest => self.told.refused += 1,
@@ -253,12 +292,12 @@ impl Round {
         }
     }
 
-    fn done(&mut self, order: Order) {
+    pub(super) fn done(&mut self, order: Order) {
         self.open.retain(|open| *open != order);
     }
 }
 
-async fn acquire(
+pub(super) async fn acquire(
     holder: &mut Holder,
     server: SocketAddr,
     shelf: Shelf,

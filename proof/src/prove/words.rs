@@ -110,7 +110,8 @@ pub(super) struct How {
     pub(super) level: Level,
 }
 
-/// Where a holder stops in its writing transaction, says so, and waits for its end.
+/// Where a holder stops in its writing transaction, once, says so, and waits for its end or for
+/// [`Command::GoOn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Stop {
     /// Nowhere.
@@ -141,6 +142,8 @@ pub(super) enum Command {
         quantity: i64,
         stop: Stop,
     },
+    /// Go on behind where it stopped.
+    GoOn,
     /// Give the lock back. A holder that was overtaken has none; that is no failure.
     Release,
 }
@@ -159,6 +162,8 @@ pub(super) enum Answer {
     Recorded,
     Stopped {
         at: Stop,
+        /// How the server calls the session of the transaction that is open, where there is a server.
+        session: Option<i64>,
     },
     Written,
     /// The fence refused the transaction.

@@ -5,19 +5,19 @@
 
 use std::env;
 use std::error::Error;
-use std::io::{self, BufRead as _, Write as _};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_client::{AcquireOptions, Client, Fence, Key, Ticket};
 use highwater_fencing::{Configured, FenceOptions, TableNameError};
-use tokio::sync::{Mutex, mpsc};
 
 use crate::adapter::{self, BoxError, Dialect, DriverError, Source, Statements, Tx, Verdict, body};
 
 use super::LEASE;
 use super::choice::{ChoiceError, dialect_of};
 use super::observer::{FENCE, ORDERS, STOCK};
+use super::pipe::{Pipe, Stopping};
 use super::words::{Answer, Command, Form, How, Stop};
 
 /// The environment of a holder process.
@@ -110,6 +110,7 @@ impl Worker {
                 ];
                 self.write(how, statements, left, stop).await
             }
+            Command::GoOn => Err("it has not stopped".into()),
             Command::Release => {
                 if let Some(ticket) = self.ticket.take() {
                     // Whoever was overtaken has nothing to release, and is told so.
@@ -157,9 +158,13 @@ impl Worker {
         left: i64,
         stop: Stop,
     ) -> Result<Answer, BoxError> {
-        let work = Work::Write { statements, stop };
+        let stop = Arc::new(Stopping::new(stop, self.dialect, self.pipe.clone()));
+        let work = Work::Write {
+            statements,
+            stop: stop.clone(),
+        };
         self.transaction(how, work).await?;
-        self.pipe.stop_at(Stop::Committed, stop).await?;
+        stop.behind_the_commit().await?;
         self.stock = left;
         Ok(Answer::Written)
     }
@@ -168,10 +173,9 @@ impl Worker {
     async fn transaction(&self, how: How, work: Work) -> Result<i64, BoxError> {
         let fence = self.fence(how)?;
         if how.form == Form::Closure {
-            let pipe = self.pipe.clone();
             let body = body(move |tx| {
-                let (work, pipe) = (work.clone(), pipe.clone());
-                Box::pin(async move { perform(tx, &work, &pipe).await })
+                let work = work.clone();
+                Box::pin(async move { perform(tx, &work).await })
             });
             return self.source.transaction(&fence, body).await;
         }
@@ -204,7 +208,7 @@ impl Worker {
                 tx
             }
         };
-        match perform(&mut *tx, work, &self.pipe).await {
+        match perform(&mut *tx, work).await {
             Ok(number) => {
                 tx.commit().await?;
                 Ok(number)
@@ -269,12 +273,12 @@ enum Work {
     Write {
         /// The stock, then the deduction.
         statements: [String; 2],
-        stop: Stop,
+        stop: Arc<Stopping>,
     },
 }
 
 /// The same statements in every form.
-async fn perform(tx: &mut dyn Statements, work: &Work, pipe: &Pipe) -> Result<i64, BoxError> {
+async fn perform(tx: &mut dyn Statements, work: &Work) -> Result<i64, BoxError> {
     match work {
         Work::Read {
             level,
@@ -296,11 +300,11 @@ async fn perform(tx: &mut dyn Statements, work: &Work, pipe: &Pipe) -> Result<i6
             statements: [update, insert],
             stop,
         } => {
-            pipe.stop_at(Stop::Begun, *stop).await?;
+            stop.inside(Stop::Begun, tx).await?;
             tx.run(update).await?;
-            pipe.stop_at(Stop::Updated, *stop).await?;
+            stop.inside(Stop::Updated, tx).await?;
             tx.run(insert).await?;
-            pipe.stop_at(Stop::Recorded, *stop).await?;
+            stop.inside(Stop::Recorded, tx).await?;
             Ok(0)
         }
     }
@@ -343,53 +347,6 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
         cause = error.source();
     }
     text
-}
-
-/// Standard input and output.
-struct Pipe {
-    lines: Mutex<mpsc::UnboundedReceiver<io::Result<String>>>,
-}
-
-impl Pipe {
-    /// Reads on a thread of its own, which ends with the input or with the process.
-    fn open() -> Self {
-        let (sender, lines) = mpsc::unbounded_channel();
-        std::thread::spawn(move || {
-            for line in io::stdin().lock().lines() {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        Self {
-            lines: Mutex::new(lines),
-        }
-    }
-
-    async fn hear(&self) -> io::Result<Option<Command>> {
-        match self.lines.lock().await.recv().await {
-            Some(line) => Ok(Some(serde_json::from_str(&line?)?)),
-            None => Ok(None),
-        }
-    }
-
-    /// An answer is far smaller than a pipe, so this does not wait for the proof to read.
-    async fn say(&self, answer: &Answer) -> io::Result<()> {
-        let line = serde_json::to_string(answer)? + "\n";
-        let mut output = io::stdout().lock();
-        output.write_all(line.as_bytes())?;
-        output.flush()
-    }
-
-    /// If this is where to stop, says so and waits to be killed, at most until the input ends.
-    async fn stop_at(&self, at: Stop, stop: Stop) -> io::Result<()> {
-        if at != stop {
-            return Ok(());
-        }
-        self.say(&Answer::Stopped { at }).await?;
-        self.hear().await?;
-        Err(io::ErrorKind::UnexpectedEof.into())
-    }
 }
 
 /// Why a holder process did not work.
