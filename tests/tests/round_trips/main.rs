@@ -6,6 +6,8 @@
 //! pool sends to check its connection before or afterwards is included, since it is sent; the plain
 //! transaction beside it shows how much that is.
 
+mod writes;
+
 use std::collections::BTreeMap;
 
 use highwater_fencing::{
@@ -17,7 +19,7 @@ use highwater_tests::wire::{Wire, in_the_clear};
 
 /// Transactions that are counted together; what happens only sometimes shows as a fraction.
 const TRANSACTIONS: usize = 8;
-const TABLE: &str = include_str!("../../docs/round-trips.md");
+const TABLE: &str = include_str!("../../../docs/round-trips.md");
 
 type Outcome<T> = Result<T, BoxError>;
 
@@ -38,26 +40,32 @@ async fn on_mysql() -> Outcome<()> {
 /// Counts every adapter of the dialect in this build and compares its line.
 async fn compare(kind: Kind, dialect: Dialect) -> Outcome<()> {
     let server = Server::obtain(kind).await?;
-    let written = table();
-    let mut wrong = Vec::new();
-    let mut compared = 0;
+    let mut lines = Vec::new();
     for adapter in all()
         .into_iter()
         .filter(|adapter| adapter.dialect() == dialect)
     {
-        let name = format!("round_trips_{}_{compared}", std::process::id());
+        let name = format!("round_trips_{}_{}", std::process::id(), lines.len());
         let url = kind.create_database(server.url(), &name).await?;
         let counted = count(adapter, &in_the_clear(adapter, &url)).await?;
-        let key = format!("{} on {}", adapter.name(), kind.name());
+        lines.push((format!("{} on {}", adapter.name(), kind.name()), counted));
+        kind.drop_database(server.url(), &name).await?;
+    }
+    assert!(!lines.is_empty(), "no adapter for {}", kind.name());
+    let name = format!("round_trips_{}_writes", std::process::id());
+    let url = kind.create_database(server.url(), &name).await?;
+    lines.extend(writes::count(kind, &url).await?);
+    kind.drop_database(server.url(), &name).await?;
+
+    let written = table();
+    let mut wrong = Vec::new();
+    for (key, counted) in lines {
         let line = format!("| {key} | {} |", counted.join(" | "));
         println!("{line}");
         if written.get(&key) != Some(&counted) {
             wrong.push(line);
         }
-        compared += 1;
-        kind.drop_database(server.url(), &name).await?;
     }
-    assert!(compared > 0, "no adapter for {}", kind.name());
     let right = wrong.join("\n");
     assert!(
         wrong.is_empty(),
@@ -110,23 +118,26 @@ async fn count(adapter: &'static dyn Adapter, url: &str) -> Outcome<Vec<String>>
             cells.push("–".to_owned());
             continue;
         }
-        way.run(source).await?;
-        way.run(source).await?;
-        let before = wire.flights();
-        for _ in 0..TRANSACTIONS {
-            way.run(source).await?;
-        }
-        let flights = wire.flights() - before;
-        cells.push(per_transaction(flights));
+        cells.push(per_transaction(&wire, async || way.run(source).await).await?);
     }
     source.close().await;
     Ok(cells)
 }
 
-/// The flights per transaction. What a pool sends behind a transaction of ours may be counted late:
-/// one too many at the start, one too few at the end.
-fn per_transaction(flights: usize) -> String {
-    ((flights + TRANSACTIONS / 2) / TRANSACTIONS).to_string()
+/// The flights of this, when it is warm. What a pool sends behind a transaction of ours may be counted
+/// late: one too many at the start, one too few at the end.
+async fn per_transaction(
+    wire: &Wire,
+    mut run: impl AsyncFnMut() -> Outcome<()>,
+) -> Outcome<String> {
+    run().await?;
+    run().await?;
+    let before = wire.flights();
+    for _ in 0..TRANSACTIONS {
+        run().await?;
+    }
+    let flights = wire.flights() - before;
+    Ok(((flights + TRANSACTIONS / 2) / TRANSACTIONS).to_string())
 }
 
 #[derive(Clone, Copy)]
