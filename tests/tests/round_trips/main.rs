@@ -125,19 +125,23 @@ async fn count(adapter: &'static dyn Adapter, url: &str) -> Outcome<Vec<String>>
 }
 
 /// The flights of this, when it is warm. What a pool sends behind a transaction of ours may be counted
-/// late: one too many at the start, one too few at the end.
+/// late: one too many at the start, one too few at the end. And on a busy machine two messages that leave
+/// together may arrive apart, so the least of three times counts.
 async fn per_transaction(
     wire: &Wire,
     mut run: impl AsyncFnMut() -> Outcome<()>,
 ) -> Outcome<String> {
     run().await?;
     run().await?;
-    let before = wire.flights();
-    for _ in 0..TRANSACTIONS {
-        run().await?;
+    let mut least = usize::MAX;
+    for _ in 0..3 {
+        let before = wire.flights();
+        for _ in 0..TRANSACTIONS {
+            run().await?;
+        }
+        least = least.min(wire.flights() - before);
     }
-    let flights = wire.flights() - before;
-    Ok(((flights + TRANSACTIONS / 2) / TRANSACTIONS).to_string())
+    Ok(((least + TRANSACTIONS / 2) / TRANSACTIONS).to_string())
 }
 
 #[derive(Clone, Copy)]
