@@ -261,6 +261,12 @@ impl Builder {
                 policy = ?start.after_restart, "the data directory was used before",
             ),
         }
+        if reserve.held_back_until().is_some() {
+            tracing::warn!(
+                wait = ?start.old_leases,
+                "nothing is granted yet: leases of earlier starts may still be running",
+            );
+        }
         let writer = Writer::start(store).map_err(StartError::Writer)?;
         Ok(Memory {
             domain: start.domain,

@@ -98,11 +98,16 @@ impl Folder {
     /// Makes the directory itself durable, where it was made and all the way up: an earlier start
     /// may have been interrupted before it got to that.
     pub(crate) fn sync_path(&self) -> Result<(), StorageError> {
-        for folder in self.path.ancestors() {
-            match sync_folder(folder) {
-                // Whoever may not read a directory did not make it.
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                result => result.map_err(|source| refused("synced", folder, source))?,
+        use io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported};
+        for folder in self.path.ancestors().skip(1) {
+            match sync_folder(folder).map_err(|error| (error.kind(), error)) {
+                Ok(()) => {}
+                // Whoever cannot write there did not make anything there.
+                Err((PermissionDenied | ReadOnlyFilesystem, _)) => {}
+                // Not a file system that could be relied on; if it is that of the directory, the
+                // first record will tell.
+                Err((InvalidInput | Unsupported, _)) => {}
+                Err((_, source)) => return Err(refused("synced", folder, source)),
             }
         }
         Ok(())

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use highwater_server::Readiness;
+use highwater_protocol::{Key, LeaseSeconds, Request, RequestNumber};
+use highwater_server::{Admin, Limits, Readiness, Server};
 
 use crate::client::*;
 use crate::http::*;
@@ -57,6 +58,58 @@ async fn a_shutdown_does_not_wait_for_holders_that_are_gone() {
     assert!(!shutdown.is_finished(), "somebody could still give back");
     drop(two);
     within(shutdown).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_waits_for_old_leases_or_cannot_store_is_healthy_and_not_ready() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let start = async || {
+        let mut no_patience = Limits::default();
+        no_patience.drain_time = Duration::ZERO;
+        let builder = Server::builder()
+            .data_dir(&path)
+            .listen(any_port())
+            .no_auth();
+        let builder = builder.limits(no_patience).admin(Admin::on(any_port()));
+        builder.start().await.unwrap()
+    };
+    let server = start().await;
+    Client::open(&server).await.take("apple").await;
+    assert_eq!(get(&server, "/readyz").await, r#"{"status":"ready"}"#);
+    assert_eq!(metric(&server, "highwater_token_blocks_total").await, 1.0);
+    assert_eq!(metric(&server, "highwater_state_records_total").await, 2.0);
+    assert_eq!(metric(&server, "highwater_state_syncs_total").await, 6.0);
+    within(server.shutdown()).await;
+
+    let server = start().await;
+    let answer = send(&server, "GET", "/readyz", "").await;
+    assert_eq!(
+        (answer.status, &*answer.body),
+        (503, r#"{"status":"waiting for old leases"}"#)
+    );
+    assert_eq!(metric(&server, "highwater_ready").await, 0.0);
+    std::fs::remove_dir_all(&path).unwrap();
+    // Longer than what is stored: it has to be written, which is noticed at once or later.
+    let mut client = Client::open(&server).await;
+    client.send(&longest_wait("pear")).await;
+    until(async || server.readiness() == Readiness::StorageFailed).await;
+    let answer = send(&server, "GET", "/readyz", "").await;
+    assert_eq!(
+        (answer.status, &*answer.body),
+        (503, r#"{"status":"storage failed"}"#)
+    );
+    assert_eq!(send(&server, "GET", "/healthz", "").await.status, 200);
+}
+
+/// A request for a lock that is worth waiting for, with the longest lease.
+fn longest_wait(key: &str) -> Request {
+    Request::Acquire {
+        id: RequestNumber::MIN,
+        keys: Key::new(key).unwrap().into(),
+        wait_seconds: u8::MAX,
+        lease: LeaseSeconds::new(LeaseSeconds::MAX).unwrap(),
+    }
 }
 
 /// Polls once; whether it is still pending.

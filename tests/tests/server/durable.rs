@@ -4,7 +4,9 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use highwater_server::{AfterRestart, Builder, Readiness, Server, StartError, StorageError};
+use highwater_server::{
+    AfterRestart, Builder, Limits, Readiness, Server, StartError, StorageError,
+};
 
 use crate::wire::*;
 
@@ -100,10 +102,9 @@ async fn an_orderly_end_leaves_the_directory_and_waits_for_nothing_that_was_give
 #[tokio::test]
 async fn an_orderly_end_remembers_the_leases_that_are_left() {
     let folder = tempfile::tempdir().expect("a folder");
-    let limits = |limits: &mut highwater_server::Limits| limits.drain_time = Duration::ZERO;
-    let mut short = highwater_server::Limits::default();
-    limits(&mut short);
-    let server = start(on(folder.path()).limits(short)).await;
+    let mut no_patience = Limits::default();
+    no_patience.drain_time = Duration::ZERO;
+    let server = start(on(folder.path()).limits(no_patience)).await;
     let mut wire = Wire::open(&server).await;
     wire.take(1, "apple").await;
     within(server.shutdown()).await;

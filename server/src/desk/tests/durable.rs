@@ -63,17 +63,25 @@ impl World {
     /// Writes everything that the desk wants written; the last record written.
     pub(super) fn store(&mut self) -> Option<Record> {
         let mut written = None;
-        while let Some((record, last)) = self.desk.record() {
-            let result = self.store.commit(&record).map(|()| self.store.syncs());
-            let ok = result.is_ok();
-            self.desk
-                .stored(record, result.map_err(WriteError::Storage));
+        for _ in 0..100 {
+            let Some((record, last)) = self.desk.record() else {
+                return written;
+            };
             written = Some(record);
-            if last || !ok {
-                break;
+            if !self.write(record) || last {
+                return written;
             }
         }
-        written
+        panic!("there is always something more to write");
+    }
+
+    /// Writes a record, tells the desk, and says whether it was durable.
+    pub(super) fn write(&mut self, record: Record) -> bool {
+        let result = self.store.commit(&record).map(|()| self.store.syncs());
+        let is_durable = result.is_ok();
+        let result = result.map_err(WriteError::Storage);
+        self.desk.stored(record, result);
+        is_durable
     }
 
     pub(super) async fn pass(&self, time: Duration) {
@@ -406,6 +414,7 @@ async fn who_is_parked_can_cancel_and_leave() {
     assert_eq!(one.replies(), [timed_out(1), cancelled]);
     one.acquires(&world.desk, 1, &["apple"], 10, 60);
     world.desk.disconnect(two.connection, Vec::new());
+    assert_eq!(world.desk.counts().waiters, 1);
     world.store();
     one.is_granted(1);
     assert_eq!(world.desk.counts().held_keys, 1);
@@ -527,4 +536,21 @@ async fn the_time_that_a_request_was_parked_counts_as_waited() {
         panic!("{replies:?}");
     };
     assert_eq!(waited_ms, 700);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_force_release_burns_no_token_that_is_not_reserved_or_set_aside() {
+    let disk = ModelDisk::new();
+    let policy = AfterRestart::default();
+    let mut world = World::start_with(&disk, policy, 2, Limits::default());
+    let (holder, waiter) = (peer(&world.desk), peer(&world.desk));
+    let first = holder.takes(&mut world, 1, "apple", 60);
+    waiter.acquires(&world.desk, 1, &["apple"], 100, 60);
+    let key = || Key::new("apple").unwrap();
+    assert_eq!(world.desk.force_release(key()), None);
+    assert_eq!(waiter.replies(), []);
+    world.store();
+    let forced = world.desk.force_release(key()).unwrap();
+    assert_eq!(forced.burned.get(), first + 1);
+    assert_eq!(waiter.is_granted(1), first + 2);
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use super::durable::{DOMAIN, World};
 use super::*;
-use crate::storage::AfterRestart;
 use crate::storage::tests::{Fault, ModelDisk};
+use crate::storage::{AfterRestart, Record};
 
 /// splitmix64, see Steele, Lea and Flood (2014).
 struct Dice(u64);
@@ -65,6 +65,8 @@ struct Simulation {
     block: u64,
     disk: ModelDisk,
     world: World,
+    /// A record that is being written.
+    writing: Option<Record>,
     clients: Vec<Client>,
     next_id: u64,
     known: Knowledge,
@@ -83,6 +85,7 @@ impl Simulation {
             block,
             disk,
             world,
+            writing: None,
             clients: Vec::new(),
             next_id: 0,
             known: Knowledge::default(),
@@ -109,9 +112,7 @@ impl Simulation {
                 self.known.now += time;
                 self.world.pass(time).await;
             }
-            28..36 => {
-                self.world.store();
-            }
+            28..36 => self.write(),
             36 => {
                 let fault = self.dice.of(&[Fault::Refused, Fault::DoneInPart]);
                 self.disk.fail_at(self.dice.below(12), fault);
@@ -129,6 +130,16 @@ impl Simulation {
             _ => {}
         }
         self.listen();
+    }
+
+    /// Begins to write a record, or is done with it: a while passes in between.
+    fn write(&mut self) {
+        match self.writing.take() {
+            Some(record) => {
+                self.world.write(record);
+            }
+            None => self.writing = self.world.desk.record().map(|(record, _)| record),
+        }
     }
 
     fn ask(&mut self, client: usize, asked: Asked, ask: impl FnOnce(&Peer, &Desk, u64)) {
@@ -197,18 +208,32 @@ impl Simulation {
 
     /// The server ends, in order or not, and another one takes over what is on the disk.
     fn restart(&mut self) {
+        let writing = self.writing.take();
         let disk = match self.dice.below(3) {
             0 => {
                 self.world.desk.drain();
                 self.listen();
+                if let Some(record) = writing {
+                    self.world.write(record);
+                    self.listen();
+                }
                 self.world.desk.seal();
                 self.world.store();
                 self.disk.after_process_end()
             }
-            1 => self.disk.after_process_end(),
-            _ => {
-                let disks = self.disk.after_power_loss();
-                disks[self.dice.below(disks.len())].clone()
+            end => {
+                // It may have been durable already, and nobody got to know.
+                if let Some(record) = writing
+                    && self.dice.below(2) == 0
+                {
+                    let _ = self.world.store.commit(&record);
+                }
+                if end == 1 {
+                    self.disk.after_process_end()
+                } else {
+                    let disks = self.disk.after_power_loss();
+                    disks[self.dice.below(disks.len())].clone()
+                }
             }
         };
         self.disk = disk;

@@ -37,7 +37,7 @@ fn run(disk: &ModelDisk, commits: u64, durable: u64, begun: u64) -> Run {
     let (mut store, found) = match Store::open(disk.clone()) {
         Ok(opened) => opened,
         Err(StorageError::Io { .. }) => return run,
-        Err(error) => panic!("after {durable} of {begun}: {error}\n{disk:?}"),
+        Err(error) => panic!("after {durable} of {begun}: {error}"),
     };
     let bound = found.map_or(0, |found| {
         let bound = found.bound.get();
