@@ -254,7 +254,7 @@ impl State {
     /// Whether a token may be taken now that no acquire has been let in for.
     pub(super) fn may_take_token(&self) -> bool {
         let reserve = self.reserve.as_ref();
-        reserve.is_none_or(|reserve| reserve.room(&self.machine) > 0)
+        !self.sealed && reserve.is_none_or(|reserve| reserve.room(&self.machine) > 0)
     }
 
     /// From now on nothing is granted. Who waits is told so.

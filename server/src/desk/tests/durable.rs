@@ -232,6 +232,8 @@ async fn after_an_orderly_end_only_what_remains_is_waited_for() {
     holder.extends(&first.desk, 4, "pear", pear, 60_000);
     holder.acquires(&first.desk, 5, &["apple"], 0, 60);
     assert_eq!(holder.replies()[1..], [not_active(4), not_active(5)]);
+    let key = Key::new("plum").unwrap();
+    assert_eq!(first.desk.force_release(key), None, "it would come again");
     let last = first.store().unwrap();
     assert_eq!(last.horizon, seconds(10));
     assert_eq!(last.bound.get(), pear + 1);
