@@ -56,6 +56,8 @@ mod error;
 #[cfg(feature = "__adapter")]
 #[allow(dead_code, reason = "not every adapter sees errors")]
 mod health;
+#[cfg(any(feature = "rusqlite", feature = "sqlx-sqlite"))]
+mod hooks;
 pub mod migrate;
 #[cfg(feature = "__adapter")]
 mod offer;

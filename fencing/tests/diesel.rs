@@ -4,8 +4,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it is")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use diesel::connection::SimpleConnection as _;
+use diesel::connection::{InstrumentationEvent, SimpleConnection as _};
 use diesel::prelude::*;
 use diesel::result::{DatabaseErrorKind, Error};
 use highwater_fencing::diesel::{DieselFence as _, FenceError};
@@ -127,4 +129,24 @@ fn a_body_that_fails_because_the_file_is_busy_is_run_again_and_no_other() {
     assert_eq!(tries("database is locked", &mut conn), (true, 2));
     assert_eq!(tries("near \"SET\": syntax error", &mut conn), (false, 1));
     assert_eq!(quantity(&mut conn), 90);
+}
+
+/// Preparing the statement of the fence takes longer than running it.
+#[test]
+fn the_statement_of_the_fence_is_prepared_once() {
+    let mut conn = connection();
+    let prepared = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&prepared);
+    conn.set_instrumentation(move |event: InstrumentationEvent<'_>| {
+        if let InstrumentationEvent::CacheQuery { sql, .. } = event {
+            assert!(sql.starts_with("INSERT INTO \"highwater_fence\""), "{sql}");
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    for token in [5, 6, 6] {
+        fence(token).begin(&mut conn).unwrap().commit().unwrap();
+        assert_eq!(prepared.load(Ordering::SeqCst), 1, "kept");
+    }
+    let stale = fence(5).begin(&mut conn);
+    assert!(matches!(stale, Err(FenceError::Stale { .. })), "{stale:?}");
 }

@@ -431,6 +431,84 @@ fn a_hook_of_the_users_is_replaced_and_gone_afterwards() {
     assert_eq!(base.rows(), 1);
 }
 
+/// Who replaces a hook takes the guard's eyes: it counts as the end, whatever came after.
+#[test]
+fn a_hook_that_is_replaced_meanwhile_is_never_a_commit() {
+    let base = Base::new();
+    let mut conn = base.connect();
+    let commit = |conn: &Connection| conn.commit_hook(None::<fn() -> bool>);
+    let rollback = |conn: &Connection| conn.rollback_hook(None::<fn()>);
+    for (replace, then) in [
+        (&commit as &dyn Fn(&Connection) -> Result<(), Error>, ""),
+        (&rollback, ""),
+        (
+            &rollback,
+            "ROLLBACK; BEGIN; INSERT INTO stock VALUES ('x', 1)",
+        ),
+        (
+            &commit,
+            "ROLLBACK; BEGIN; INSERT INTO stock VALUES ('x', 1)",
+        ),
+    ] {
+        let tx = fence(7).begin(&mut conn).unwrap();
+        put(&tx, "apple").unwrap();
+        replace(tx.connection()).unwrap();
+        tx.connection().execute_batch(then).unwrap();
+        let outcome = tx.commit();
+        assert!(
+            matches!(outcome, Err(FenceError::Ended(_))),
+            "{then}: {outcome:?}"
+        );
+        assert_clean(&conn);
+        assert_eq!((base.rows(), base.mark()), (0, None), "{then}");
+    }
+}
+
+#[test]
+fn hooks_of_the_user_work_again_after_a_fenced_transaction() {
+    static ROLLED_BACK: AtomicI32 = AtomicI32::new(0);
+    let base = Base::new();
+    let mut conn = base.connect();
+    fence(7).begin(&mut conn).unwrap().commit().unwrap();
+    fence(7).begin(&mut conn).unwrap().rollback().unwrap();
+    let count = || {
+        ROLLED_BACK.fetch_add(1, Ordering::SeqCst);
+    };
+    conn.rollback_hook(Some(count)).unwrap();
+    conn.execute_batch("BEGIN; ROLLBACK; BEGIN; COMMIT")
+        .unwrap();
+    assert_eq!(ROLLED_BACK.load(Ordering::SeqCst), 1);
+}
+
+/// A mark that stays what it was is not written: the log of the file does not grow.
+#[test]
+fn a_fence_that_changes_no_mark_writes_nothing() {
+    let base = Base::new();
+    let mut conn = base.in_wal().connect();
+    fence(7).begin(&mut conn).unwrap().commit().unwrap();
+    let forget = "UPDATE highwater_fence SET updated_at = 'before'";
+    let step = |number: u64| fence(8).with_step(Step::new(number).unwrap());
+    for (fence, written) in [
+        (fence(7), false),
+        (fence(8), true),
+        (fence(8), false),
+        (step(1), true),
+        (step(2), true),
+        (fence(8), false),
+    ] {
+        conn.execute_batch(forget).unwrap();
+        let log = || base.path.with_extension("db-wal").metadata().unwrap().len();
+        let before = log();
+        fence.begin(&mut conn).unwrap().commit().unwrap();
+        let time: String = conn
+            .query_row("SELECT updated_at FROM highwater_fence", [], |row| {
+                row.get(0)
+            })
+            .unwrap();
+        assert_eq!((log() > before, time != "before"), (written, written));
+    }
+}
+
 #[test]
 fn a_write_with_a_step_is_resolved() {
     let base = Base::new();

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use highwater_fencing::sqlx::{FenceError, Fenced, Poisoned, SqlxFence as _};
 use highwater_fencing::{
-    Domain, DomainPolicy, Fence, FenceKey, FenceOptions, FencingToken, Mark, migrate,
+    Domain, DomainPolicy, Fence, FenceKey, FenceOptions, FencingToken, Mark, TableName, migrate,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
-use sqlx::{Acquire as _, Row as _, Sqlite, SqlitePool};
+use sqlx::{Acquire as _, AssertSqlSafe, Row as _, Sqlite, SqlitePool};
 
 /// A database file with the table of marks and a table `stock`, gone when dropped.
 struct Base {
@@ -46,6 +46,15 @@ impl Base {
             pool,
             _folder: folder,
         }
+    }
+
+    /// With protected tables a commit has to close what the fence opened.
+    async fn protect(&self) {
+        let protect = migrate::print_protect(migrate::Dialect::Sqlite, &TableName::DEFAULT);
+        sqlx::raw_sql(AssertSqlSafe(protect))
+            .execute(&self.pool)
+            .await
+            .unwrap();
     }
 
     async fn rows(&self) -> i64 {
@@ -374,7 +383,19 @@ async fn a_statement_that_is_abandoned_half_way_poisons() {
 
 #[tokio::test]
 async fn a_commit_whose_answer_nobody_waits_for_does_not_spoil_the_connection() {
-    let base = Base::with(SqliteJournalMode::Wal, 1).await;
+    for protected in [false, true] {
+        let base = Base::with(SqliteJournalMode::Wal, 1).await;
+        if protected {
+            base.protect().await;
+        }
+        assert!(
+            unanswered_commits(&base).await > 0,
+            "no commit was abandoned after it had happened"
+        );
+    }
+}
+
+async fn unanswered_commits(base: &Base) -> u32 {
     let options = (*base.pool.connect_options()).clone();
     let outside = SqlitePool::connect_with(options).await.unwrap();
     let mut unanswered = 0;
@@ -403,10 +424,7 @@ async fn a_commit_whose_answer_nobody_waits_for_does_not_spoil_the_connection() 
         drop(fence("a", 1).begin(&base.pool).await.unwrap());
         base.assert_clean().await;
     }
-    assert!(
-        unanswered > 0,
-        "no commit was abandoned after it had happened"
-    );
+    unanswered
 }
 
 #[tokio::test]
@@ -533,6 +551,33 @@ async fn a_transaction_that_something_else_ended_is_not_reported_as_committed() 
 }
 
 #[tokio::test]
+async fn a_hook_that_is_replaced_meanwhile_is_never_a_commit() {
+    let base = Base::with(SqliteJournalMode::Wal, 1).await;
+    for (commit, then) in [
+        (true, "SELECT 1"),
+        (false, "SELECT 1"),
+        (true, "ROLLBACK; BEGIN"),
+        (false, "ROLLBACK; BEGIN"),
+    ] {
+        let mut tx = fence("a", 1).begin(&base.pool).await.unwrap();
+        let mut handle = tx.connection().lock_handle().await.unwrap();
+        match commit {
+            true => handle.remove_commit_hook(),
+            false => handle.remove_rollback_hook(),
+        }
+        drop(handle);
+        let then = sqlx::raw_sql(then).execute(tx.connection()).await;
+        then.unwrap();
+        let insert = sqlx::query("INSERT INTO stock VALUES ('x', 1)");
+        insert.execute(tx.connection()).await.unwrap();
+        let result = tx.commit().await;
+        assert!(matches!(result, Err(FenceError::Ended(_))), "{result:?}");
+        assert_eq!((base.rows().await, base.mark("a").await), (0, None));
+        base.assert_clean().await;
+    }
+}
+
+#[tokio::test]
 async fn a_deferred_constraint_is_a_rollback_with_its_error() {
     let base = Base::new().await;
     sqlx::raw_sql(
@@ -555,25 +600,30 @@ async fn a_deferred_constraint_is_a_rollback_with_its_error() {
 
 #[tokio::test]
 async fn a_reader_in_the_way_of_the_commit_is_waited_for() {
-    let base = Base::with(SqliteJournalMode::Delete, 4).await;
-    let options = (*base.pool.connect_options()).clone();
-    let hasty = SqlitePool::connect_with(options.busy_timeout(Duration::ZERO))
-        .await
-        .unwrap();
-    let mut reader = base.pool.begin().await.unwrap();
-    sqlx::query("SELECT * FROM stock")
-        .fetch_all(&mut *reader)
-        .await
-        .unwrap();
-    let mut tx = fence("a", 1).begin(&hasty).await.unwrap();
-    put(&mut tx, "a").await.unwrap();
-    let leaving = async {
-        tokio::time::sleep(Duration::from_millis(30)).await;
-        reader.rollback().await.unwrap();
-    };
-    let (committed, ()) = tokio::join!(tx.commit(), leaving);
-    committed.unwrap();
-    assert_eq!(base.rows().await, 1);
+    for protected in [false, true] {
+        let base = Base::with(SqliteJournalMode::Delete, 4).await;
+        if protected {
+            base.protect().await;
+        }
+        let options = (*base.pool.connect_options()).clone();
+        let hasty = SqlitePool::connect_with(options.busy_timeout(Duration::ZERO))
+            .await
+            .unwrap();
+        let mut reader = base.pool.begin().await.unwrap();
+        sqlx::query("SELECT * FROM stock")
+            .fetch_all(&mut *reader)
+            .await
+            .unwrap();
+        let mut tx = fence("a", 1).begin(&hasty).await.unwrap();
+        put(&mut tx, "a").await.unwrap();
+        let leaving = async {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            reader.rollback().await.unwrap();
+        };
+        let (committed, ()) = tokio::join!(tx.commit(), leaving);
+        committed.unwrap();
+        assert_eq!(base.rows().await, 1);
+    }
 }
 
 // --- lent and joined -----------------------------------------------------------------------------

@@ -10,6 +10,8 @@ mod mysql;
 #[cfg(feature = "diesel-postgres")]
 mod postgres;
 #[cfg(feature = "diesel-sqlite")]
+mod prepared;
+#[cfg(feature = "diesel-sqlite")]
 mod sqlite;
 
 pub use dialect::Dialect;

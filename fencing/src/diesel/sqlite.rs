@@ -6,17 +6,16 @@
 use ::diesel::QueryableByName;
 use ::diesel::RunQueryDsl as _;
 use ::diesel::connection::{AnsiTransactionManager, SimpleConnection as _};
-use ::diesel::deserialize::{self, FromSql};
 use ::diesel::dsl::sql;
 use ::diesel::result::{DatabaseErrorKind, Error};
-use ::diesel::row::{Field as _, NamedRow, Row};
 use ::diesel::sql_query;
-use ::diesel::sql_types::{BigInt, Binary, Bool, Nullable, Text};
+use ::diesel::sql_types::{BigInt, Binary, Text};
 use ::diesel::sqlite::{Sqlite, SqliteConnection};
 
 use super::FenceError;
 use super::driver::{Driver, Failure, Opened, Order, Unwound, answer, raw_rollback, unwind};
 use super::migrate::unreadable;
+use super::prepared::{Admit, Bare};
 use crate::migrate::{Dialect, MigrateError, print, probe};
 use crate::sql::{Class, Failed, StoredMark, refusal, sqlite};
 use crate::{Mark, TableName};
@@ -37,12 +36,7 @@ impl Driver for SqliteConnection {
     }
 
     fn commit(conn: &mut Self, opened: &Opened) -> Result<(), Failure> {
-        let release = format!("RELEASE {}", opened.marker);
-        let release = match &opened.close {
-            Some(close) => format!("{close}; {release}"),
-            None => release,
-        };
-        if let Err(error) = conn.batch_execute(&release) {
+        if let Err(error) = release(conn, opened) {
             let failed = code(&error).map_or(Failed::RolledBack, |(code, text)| {
                 sqlite::failed(code, text, 0)
             });
@@ -119,6 +113,14 @@ impl Driver for SqliteConnection {
     }
 }
 
+/// Takes back what the fence opened for protected tables, and releases the marker.
+fn release(conn: &mut SqliteConnection, opened: &Opened) -> Result<(), Error> {
+    if let Some(close) = &opened.close {
+        Bare(close).execute(conn)?;
+    }
+    conn.batch_execute(&format!("RELEASE {}", opened.marker))
+}
+
 /// Takes back what the fence opened for protected tables, after a raw `COMMIT` made it last: where
 /// the connection does not enforce foreign keys, nothing refuses that.
 fn close_again(conn: &mut SqliteConnection, opened: &Opened) {
@@ -144,13 +146,15 @@ fn admit(conn: &mut SqliteConnection, order: Order<'_>, mark: &Mark) -> Result<b
     let fence = order.fence;
     let domain = fence.domain();
     let number = |number: u64| i64::try_from(number).expect("the range was checked before");
-    let admit = sql_query(sqlite::admit(order.options))
-        .bind::<Binary, _>(mark.key.as_bytes())
-        .bind::<Binary, _>(&domain.as_bytes()[..])
-        .bind::<BigInt, _>(number(mark.token.get()))
-        .bind::<Nullable<BigInt>, _>(fence.step().map(|step| number(step.get())));
-    let admitted: Result<Vec<Admitted>, Error> = admit.load(conn);
-    match admitted.map(|rows| rows.first().map(|row| row.protected)) {
+    let admit = Admit {
+        text: sqlite::admit(order.options),
+        key: mark.key.as_bytes(),
+        domain: &domain.as_bytes()[..],
+        token: number(mark.token.get()),
+        step: fence.step().map(|step| number(step.get())),
+    };
+    let admitted: Result<Vec<bool>, Error> = admit.load(conn);
+    match admitted.map(|rows| rows.first().copied()) {
         Ok(Some(protected)) => return Ok(protected),
         Ok(None) => {}
         Err(error) => {
@@ -177,19 +181,6 @@ fn admit(conn: &mut SqliteConnection, order: Order<'_>, mark: &Mark) -> Result<b
             Box::new(text),
         ))
     })))
-}
-
-/// The row that says that the fence was admitted. Its only column has no name to go by.
-struct Admitted {
-    protected: bool,
-}
-
-impl QueryableByName<Sqlite> for Admitted {
-    fn build<'a>(row: &impl NamedRow<'a, Sqlite>) -> deserialize::Result<Self> {
-        let field = Row::get(row, 0).ok_or("a row without columns")?;
-        let protected = <bool as FromSql<Bool, Sqlite>>::from_nullable_sql(field.value())?;
-        Ok(Self { protected })
-    }
 }
 
 /// A row of the table of marks.

@@ -98,7 +98,8 @@ pub struct MarkRow {
     pub token: FencingToken,
     /// The highest step that was admitted under it; 0 if none had a step.
     pub step: u64,
-    /// When the mark was last written, in UTC by the database's clock.
+    /// When the mark was last written, in UTC by the database's clock. On SQLite a fence that leaves
+    /// it as it is does not write it.
     pub updated_at: String,
 }
 

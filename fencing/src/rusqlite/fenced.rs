@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::fmt;
 
 use ::rusqlite::{
-    Connection, DropBehavior, Error, OptionalExtension as _, Params, Row, Transaction, params,
+    Connection, DropBehavior, Error, OptionalExtension as _, Params, Row, Transaction, ffi, params,
 };
 
 use super::FenceError;
 use super::health::{class, code, is_transient};
 use super::statement::{Statement, tap};
 use crate::health::Health;
+use crate::hooks::Watch;
 use crate::sql::{Class, Failed, Marker, StoredMark, refusal, sqlite};
 use crate::{Fence, FenceOptions, Mark};
 
@@ -26,13 +27,16 @@ use crate::{Fence, FenceOptions, Mark};
 ///   another type than expected, is no such error.
 /// - There is no nested transaction, since a savepoint of rusqlite needs `&mut Connection`.
 ///   Savepoints in raw SQL are possible.
-/// - While it lives, a commit hook refuses every commit but its own. A hook that was set on the
-///   connection before is replaced by it, and afterwards there is none.
+/// - While it lives, a commit hook refuses every commit but its own, and a rollback hook notices its
+///   end. Hooks that were set on the connection before are replaced, and afterwards there are none.
 /// - It stays on the thread that began it, as a transaction of rusqlite does.
 #[must_use = "a fenced transaction that is dropped is rolled back"]
 pub struct Fenced<'c> {
     link: Link<'c>,
-    marker: Marker,
+    watch: Watch,
+    /// Only in a transaction of the caller: a savepoint of theirs may be around the fence, and be
+    /// rolled back with it.
+    marker: Option<Marker>,
     health: RefCell<Health>,
     /// What has to run before the commit, if there are protected tables.
     close: Option<String>,
@@ -83,15 +87,16 @@ impl<'c> Fenced<'c> {
 
     fn over(link: Link<'c>) -> Self {
         Self {
+            marker: matches!(link, Link::Joined(_)).then(Marker::new),
             link,
-            marker: Marker::new(),
+            watch: Watch::default(),
             health: RefCell::default(),
             close: None,
             done: false,
         }
     }
 
-    /// Takes the fence, sets the marker and closes the connection to other commits. After an error
+    /// Takes the fence and closes the connection to other commits. After an error
     /// the transaction was rolled back.
     fn fenced(mut self, fence: &Fence, options: &FenceOptions) -> Result<Self, FenceError> {
         match self.take(fence, options) {
@@ -110,10 +115,13 @@ impl<'c> Fenced<'c> {
             }
         }
         let conn = self.connection();
-        let savepoint = format!("SAVEPOINT {}", self.marker);
-        (conn.execute_batch(&savepoint)).map_err(FenceError::Database)?;
+        if let Some(marker) = self.marker {
+            (conn.execute_batch(&format!("SAVEPOINT {marker}"))).map_err(FenceError::Database)?;
+        }
+        let (mut may_pass, rolled_back) = self.watch.hooks();
         // True turns the commit into a rollback.
-        conn.commit_hook(Some(|| true))
+        conn.commit_hook(Some(move || !may_pass()))
+            .and_then(|()| conn.rollback_hook(Some(rolled_back)))
             .map_err(FenceError::Database)
     }
 
@@ -183,7 +191,8 @@ impl<'c> Fenced<'c> {
     ///
     /// Errors are not seen here and do not poison. What still holds: nothing is committed except by
     /// [`commit`](Self::commit), and that only succeeds if the transaction is the one that took the
-    /// fence. Leave the commit hook alone.
+    /// fence. If the commit hook or the rollback hook is
+    /// replaced, it answers [`FenceError::Ended`].
     pub fn connection(&self) -> &Connection {
         match &self.link {
             Link::Lent(conn) => conn,
@@ -220,7 +229,11 @@ impl<'c> Fenced<'c> {
         }
         let committed = self.release_and_commit();
         match committed {
-            Ok(()) => self.done = true,
+            Ok(()) => {
+                self.done = true;
+                // It works wherever setting them did.
+                self.open().ok();
+            }
             Err(_) => drop(self.end()),
         }
         committed
@@ -228,14 +241,26 @@ impl<'c> Fenced<'c> {
 
     fn release_and_commit(&self) -> Result<(), FenceError> {
         let conn = self.connection();
+        if self.watch.has_ended() {
+            let ended = ffi::Error::new(ffi::SQLITE_ABORT_ROLLBACK);
+            return Err(FenceError::Ended(failure(ended, sqlite::ENDED)));
+        }
         if let Some(close) = &self.close {
-            conn.execute_batch(close)
+            conn.prepare_cached(close)
+                .and_then(|mut close| close.execute([]))
                 .map_err(|error| not_committed(error, 0))?;
         }
-        conn.execute_batch(&format!("RELEASE {}", self.marker))
-            .map_err(|error| not_committed(error, 0))?;
-        open(conn).map_err(FenceError::Database)?;
-        commit_when_readers_left(conn).map_err(|error| not_committed(error, 1))
+        if let Some(marker) = self.marker {
+            conn.execute_batch(&format!("RELEASE {marker}"))
+                .map_err(|error| not_committed(error, 0))?;
+        }
+        self.watch.let_ours_pass();
+        commit_when_readers_left(conn).map_err(|error| not_committed(error, 1))?;
+        if self.watch.was_asked() {
+            return Ok(());
+        }
+        let unseen = ffi::Error::new(ffi::SQLITE_MISUSE);
+        Err(FenceError::Unknown(failure(unseen, sqlite::UNSEEN)))
     }
 
     /// Rolls back without consuming the guard.
@@ -245,9 +270,17 @@ impl<'c> Fenced<'c> {
         if !conn.is_autocommit() {
             // If it fails, the hook stays: what follows on the connection would be committed
             // together with this.
+            self.watch.shut();
             conn.execute_batch("ROLLBACK")?;
         }
-        open(conn)
+        self.open()
+    }
+
+    /// Lets commits pass again.
+    fn open(&self) -> Result<(), Error> {
+        let conn = self.connection();
+        conn.commit_hook(None::<fn() -> bool>)?;
+        conn.rollback_hook(None::<fn()>)
     }
 
     /// Whether the whole transaction may succeed if it is run again.
@@ -289,16 +322,16 @@ fn admit(
 ) -> Result<bool, FenceError> {
     let table = options.table_ref();
     let number = |number: u64| i64::try_from(number).expect("the range was checked before");
-    let admitted = conn.query_row(
-        &sqlite::admit(options),
-        params![
-            mark.key.as_bytes(),
-            &fence.domain().as_bytes()[..],
-            number(mark.token.get()),
-            fence.step().map(|step| number(step.get())),
-        ],
-        |row| row.get(0),
-    );
+    let domain = fence.domain();
+    let binds = params![
+        mark.key.as_bytes(),
+        &domain.as_bytes()[..],
+        number(mark.token.get()),
+        fence.step().map(|step| number(step.get())),
+    ];
+    let admitted = conn
+        .prepare_cached(&sqlite::admit(options))
+        .and_then(|mut admit| admit.query_row(binds, |row| row.get(0)));
     match admitted.optional() {
         Ok(Some(protected)) => return Ok(protected),
         Ok(None) => {}
@@ -323,9 +356,9 @@ fn stored_mark((key, domain, token, step): (String, String, i64, i64)) -> Option
     StoredMark::from_columns(&key, &domain, token, step)
 }
 
-/// Lets commits pass again.
-fn open(conn: &Connection) -> Result<(), Error> {
-    conn.commit_hook(None::<fn() -> bool>)
+/// An error of ours, in the driver's type.
+fn failure(code: ffi::Error, text: &str) -> Error {
+    Error::SqliteFailure(code, Some(text.to_owned()))
 }
 
 /// Commits. A reader that holds a rollback-journal database busy leaves the transaction open, and

@@ -26,7 +26,7 @@ use crate::{Fence, FenceOptions};
 ///   another type than expected, is no such error. A statement whose future is dropped before its
 ///   answer came poisons too.
 /// - There is no nested transaction, since it is not a `TransactionTrait`.
-/// - On SQLite it replaces a commit hook that was set on the connection.
+/// - On SQLite it replaces a commit hook and a rollback hook that were set on the connection.
 #[must_use = "a fenced transaction that is dropped is rolled back"]
 pub struct Fenced {
     pub(crate) guard: AnyGuard,

@@ -14,6 +14,11 @@ pub(crate) const BEGIN: &str = "BEGIN IMMEDIATE";
 /// The upsert of one key, with key, domain, token and step (which may be NULL) to bind. Gives a
 /// row if it was admitted, and in it, as `protected`, whether there may be protected tables: then
 /// [`close`] has to run before the commit.
+///
+/// It is long, and preparing it takes several times as long as running it: adapters keep it prepared.
+/// A mark that stays what it was keeps its time too, because SQLite writes no page whose bytes are
+/// the same. The schema is asked through a pragma, which looks a name up; reading `sqlite_master`
+/// reads all of it.
 pub(crate) fn admit(options: &FenceOptions) -> String {
     const REPEAT: &str = "m.token = excluded.token AND (?4 IS NULL OR m.step < ?4)";
     const SAME_DOMAIN: &str = "m.domain = excluded.domain";
@@ -27,13 +32,23 @@ pub(crate) fn admit(options: &FenceOptions) -> String {
          VALUES (?1, ?2, ?3, COALESCE(?4, 0), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) \
          ON CONFLICT (\"key\") DO UPDATE SET domain = excluded.domain, token = excluded.token, \
          step = CASE WHEN m.token = excluded.token AND ?4 IS NULL THEN m.step ELSE excluded.step END, \
-         updated_at = excluded.updated_at \
+         updated_at = CASE WHEN m.token = excluded.token AND ?4 IS NULL THEN m.updated_at \
+         ELSE excluded.updated_at END \
          WHERE {admitted} \
-         RETURNING EXISTS (SELECT 1 FROM {} WHERE type = 'table' AND name = '{}') AS protected",
+         RETURNING EXISTS (SELECT 1 FROM pragma_table_info({})) AS protected",
         options.table_ref().quoted('"'),
-        in_schema(options.table_ref(), "sqlite_master", '"'),
-        open_name(options.table_ref()),
+        arguments(options.table_ref()),
     )
+}
+
+/// The name of the table of open keys, and its schema if it has one, as arguments. Names have no
+/// character that ends a literal.
+fn arguments(marks: &TableName) -> String {
+    let name = open_name(marks);
+    match marks.schema() {
+        Some(schema) => format!("'{name}', '{schema}'"),
+        None => format!("'{name}'"),
+    }
 }
 
 /// Takes back what the fence opened for the triggers of protected tables. The last statement before
@@ -67,12 +82,11 @@ pub(crate) fn class(code: i32, message: &str) -> Class {
 pub(crate) fn failed(code: i32, message: &str, acknowledged: u32) -> Failed {
     match code & 0xff {
         1 if acknowledged == 0 && message.starts_with("no such savepoint") => Failed::Ended,
-        // The hook refused the statement before the release (see `close`): outside of a transaction
-        // each is one of its own.
-        _ if acknowledged == 0 && code == COMMIT_HOOK => Failed::Ended,
+        // The hook refused: a statement before the release (see `close`), which outside of a
+        // transaction is one of its own, or the commit of another transaction than the fenced one.
+        _ if code == COMMIT_HOOK => Failed::Ended,
         _ if acknowledged == 0 => Failed::RolledBack,
-        // busy, full disk, constraint (deferred ones and the commit hook), interrupted, locked:
-        // a transaction that is still open or was rolled back
+        // busy, full disk, deferred constraint, interrupted, locked: a transaction that is still open or was rolled back
         5 | 6 | 9 | 13 | 19 => Failed::RolledBack,
         // Above all SQLITE_IOERR, which may come after the commit record was written. SQLITE_NOMEM
         // may come from a WAL hook, which runs after the commit; other errors of such a hook come
@@ -92,6 +106,13 @@ pub(crate) const COMMIT_TRIES: u32 = 5;
 pub(crate) const COMMIT_PAUSE: Duration = Duration::from_millis(20);
 /// SQLITE_CONSTRAINT_COMMITHOOK
 const COMMIT_HOOK: i32 = 531;
+/// Why a commit was not even tried: see [`hooks`](crate::hooks).
+#[cfg(any(feature = "rusqlite", feature = "sqlx-sqlite"))]
+pub(crate) const ENDED: &str = "the fenced transaction was rolled back, or a hook was replaced that \
+     would tell of it";
+/// Why nobody knows what a commit did.
+#[cfg(any(feature = "rusqlite", feature = "sqlx-sqlite"))]
+pub(crate) const UNSEEN: &str = "the commit did not pass the hook of the fence";
 
 #[cfg(test)]
 mod tests {
@@ -113,7 +134,7 @@ mod tests {
         assert_eq!(failed(531, "constraint failed", 0), Failed::Ended);
         assert_eq!(failed(787, "", 0), Failed::RolledBack);
         assert_eq!(failed(787, "", 1), Failed::RolledBack);
-        assert_eq!(failed(531, "", 1), Failed::RolledBack);
+        assert_eq!(failed(531, "", 1), Failed::Ended);
         assert_eq!(failed(7, "", 1), Failed::Unknown);
         assert_eq!(failed(10, "", 1), Failed::Unknown);
         assert_eq!(failed(1034, "", 1), Failed::Unknown);

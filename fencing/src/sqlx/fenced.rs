@@ -30,7 +30,7 @@ use crate::{Fence, FenceOptions};
 ///   answer came poisons too.
 /// - There is no nested transaction, since `Acquire` is not implemented. Savepoints are possible
 ///   through [`connection`](Self::connection).
-/// - On SQLite it replaces a commit hook that was set on the connection.
+/// - On SQLite it replaces a commit hook and a rollback hook that were set on the connection.
 #[must_use = "a fenced transaction that is dropped is rolled back"]
 pub struct Fenced<'c, Db: Dialect> {
     link: Link<'c, Db>,

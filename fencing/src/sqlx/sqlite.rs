@@ -3,8 +3,8 @@
 //! sqlx runs a connection on a thread of its own, which works off requests in order. That makes
 //! cancelling simple: what was asked for is done, and a rollback that is queued comes after it.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use ::sqlx::sqlite::{SqliteConnection, SqliteRow};
 use ::sqlx::{
@@ -18,35 +18,33 @@ use sqlx_core::transaction::TransactionManager as _;
 use super::FenceError;
 use super::driver::{Commit, Driver, Failure, Order, depth, left_open};
 use crate::Mark;
+use crate::hooks::Watch;
 use crate::sql::{Class, Failed, Marker, StoredMark, refusal, sqlite};
 
 type Manager = <Sqlite as ::sqlx::Database>::TransactionManager;
 
-/// What the commit hook of a connection shares with the guard.
+/// What the hooks of a connection share with the guard.
 #[derive(Debug, Default)]
 #[expect(unnameable_types, reason = "part of a sealed trait")]
 pub struct Hook {
-    /// The hook refuses every commit while this is set.
-    closed: Arc<AtomicBool>,
+    watch: Watch,
     /// `BEGIN` was acknowledged, or a rollback asked for: there is something to put right.
     begun: AtomicBool,
+    /// The marker, which only a transaction of the caller has: a savepoint of theirs may be around the
+    /// fence, and be rolled back with it.
+    marked: AtomicBool,
     /// What has to run before the commit, if there are protected tables.
     close: OnceLock<String>,
 }
 
 impl Hook {
-    /// Refuses commits on this connection from now on.
+    /// Refuses commits on this connection from now on, and notices the end of the transaction.
     async fn close(&self, conn: &mut SqliteConnection) -> Result<(), Error> {
-        self.closed.store(true, Ordering::SeqCst);
-        let closed = Arc::clone(&self.closed);
+        let (may_pass, rolled_back) = self.watch.hooks();
         let mut handle = conn.lock_handle().await?;
-        handle.set_commit_hook(move || !closed.load(Ordering::SeqCst));
+        handle.set_commit_hook(may_pass);
+        handle.set_rollback_hook(rolled_back);
         Ok(())
-    }
-
-    /// Lets the next commit pass: ours, or one that is none of our business any more.
-    fn open(&self) {
-        self.closed.store(false, Ordering::SeqCst);
     }
 }
 
@@ -71,7 +69,7 @@ impl Driver for Sqlite {
                 let error = FenceError::Database(error);
                 return Err(Failure { error, clean: true });
             }
-            match Self::join(conn, order, hook).await {
+            match take(conn, order, hook).await {
                 Ok(()) => Ok(()),
                 Err(error) => {
                     let clean = Self::rollback(conn, hold, hook).await.is_ok();
@@ -87,15 +85,11 @@ impl Driver for Sqlite {
         hook: &'a Hook,
     ) -> BoxFuture<'a, Result<(), FenceError>> {
         Box::pin(async move {
-            hook.begun.store(true, Ordering::SeqCst);
-            for mark in order.fence.marks() {
-                if admit(conn, order, mark).await? {
-                    hook.close.get_or_init(|| sqlite::close(order.options));
-                }
-            }
+            take(conn, order, hook).await?;
             let marker = raw_sql(AssertSqlSafe(format!("SAVEPOINT {}", order.marker)));
             conn.execute(marker).await.map_err(FenceError::Database)?;
-            hook.close(conn).await.map_err(FenceError::Database)
+            hook.marked.store(true, Ordering::SeqCst);
+            Ok(())
         })
     }
 
@@ -109,18 +103,33 @@ impl Driver for Sqlite {
             if let Some(nested) = left_open::<Self>(conn) {
                 return nested;
             }
-            if let Some(close) = hook.close.get() {
-                let close = raw_sql(AssertSqlSafe(close.clone()));
-                if let Err(error) = conn.execute(close).await {
+            if hook.watch.has_ended() {
+                let error = Error::Protocol(sqlite::ENDED.to_owned());
+                return Commit::Failed(Failed::Ended, error);
+            }
+            // Not in one request with the commit: the driver answers each statement of several, and
+            // being woken for each takes longer than asking twice. Prepared once, like the fence.
+            if let Some(close) = hook.close.get()
+                && let Err(error) = conn.execute(query(AssertSqlSafe(close.clone()))).await
+            {
+                return Commit::Failed(failed(&error, 0), error);
+            }
+            if hook.marked.load(Ordering::SeqCst) {
+                let release = raw_sql(AssertSqlSafe(format!("RELEASE {marker}")));
+                if let Err(error) = conn.execute(release).await {
                     return Commit::Failed(failed(&error, 0), error);
                 }
             }
-            let release = raw_sql(AssertSqlSafe(format!("RELEASE {marker}")));
-            if let Err(error) = conn.execute(release).await {
-                return Commit::Failed(failed(&error, 0), error);
+            hook.watch.let_ours_pass();
+            let committed = commit_when_readers_left(conn).await;
+            if matches!(committed, Commit::Done { .. }) {
+                hook.watch.let_all_pass();
+                if !hook.watch.was_asked() {
+                    let error = Error::Protocol(sqlite::UNSEEN.to_owned());
+                    return Commit::Failed(Failed::Unknown, error);
+                }
             }
-            hook.open();
-            commit_when_readers_left(conn).await
+            committed
         })
     }
 
@@ -130,7 +139,7 @@ impl Driver for Sqlite {
         hook: &'a Hook,
     ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            hook.open();
+            hook.watch.let_all_pass();
             hook.begun.store(true, Ordering::SeqCst);
             if Manager::rollback(conn).await.is_err() {
                 // The transaction is gone, but the driver still counts one: open one for it.
@@ -145,7 +154,7 @@ impl Driver for Sqlite {
     }
 
     fn abandon(conn: &mut SqliteConnection, hook: &Hook) {
-        hook.open();
+        hook.watch.let_all_pass();
         if !hook.begun.load(Ordering::SeqCst) {
             // The thread takes back a BEGIN whose answer nobody waits for.
             return;
@@ -170,6 +179,21 @@ impl Driver for Sqlite {
             None => Class::Other,
         }
     }
+}
+
+/// Takes the fence in the transaction that is open, and closes the connection to other commits.
+async fn take(
+    conn: &mut SqliteConnection,
+    order: Order<'_>,
+    hook: &Hook,
+) -> Result<(), FenceError> {
+    hook.begun.store(true, Ordering::SeqCst);
+    for mark in order.fence.marks() {
+        if admit(conn, order, mark).await? {
+            hook.close.get_or_init(|| sqlite::close(order.options));
+        }
+    }
+    hook.close(conn).await.map_err(FenceError::Database)
 }
 
 /// Raises one mark, or says why not. Gives whether there may be protected tables.

@@ -8,15 +8,19 @@
 //! `HIGHWATER_BENCH_MARIADB_URL` point to a database that may be filled with tables. For figures that
 //! mean something their data must lie on a disk.
 //!
-//! `HIGHWATER_BENCH_DELAY_US` holds every answer of a server back for that long. Words after `--`
-//! choose adapters.
+//! `HIGHWATER_BENCH_DELAY_US` holds every answer of a server back for that long.
+//! `HIGHWATER_BENCH_REPEAT` reads and writes that many times in each transaction, and with
+//! `HIGHWATER_BENCH_RISING` every fence has a new token, as when each transaction has a lock of its own.
+//! Words after `--` choose adapters.
 
 mod delay;
 #[cfg(feature = "tokio-postgres")]
 mod messages;
 
 use std::env;
-use std::time::{Duration, Instant};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use highwater_fencing::migrate::{self, Dialect as Sql};
 use highwater_fencing::protect::{Protection, RowKey};
@@ -221,19 +225,37 @@ async fn transaction(source: &dyn Source, kind: Kind) -> Outcome<()> {
             source.begin(&fence).await?
         }
     };
-    let left = tx
-        .number(&format!("SELECT quantity FROM {table} WHERE sku = 'apple'"))
+    for _ in 0..*REPEAT {
+        let left = tx
+            .number(&format!("SELECT quantity FROM {table} WHERE sku = 'apple'"))
+            .await?;
+        let left = left.ok_or("no stock")? - 1;
+        tx.run(&format!(
+            "UPDATE {table} SET quantity = {left} WHERE sku = 'apple'"
+        ))
         .await?;
-    let left = left.ok_or("no stock")? - 1;
-    tx.run(&format!(
-        "UPDATE {table} SET quantity = {left} WHERE sku = 'apple'"
-    ))
-    .await?;
+    }
     Ok(tx.commit().await?)
 }
+
+static REPEAT: LazyLock<u32> = LazyLock::new(|| {
+    let repeat = env::var("HIGHWATER_BENCH_REPEAT").ok();
+    repeat.and_then(|repeat| repeat.parse().ok()).unwrap_or(1)
+});
+
+/// The token of the next fence, if each has a new one: higher than those of earlier runs.
+static RISING: LazyLock<Option<AtomicU64>> = LazyLock::new(|| {
+    env::var_os("HIGHWATER_BENCH_RISING")?;
+    let now = UNIX_EPOCH.elapsed().unwrap_or_default();
+    Some(AtomicU64::new(now.as_micros().try_into().unwrap_or(1)))
+});
 
 fn fence() -> Configured {
     let domain = Domain::named("bench").expect("a name");
     let key = FenceKey::new("stock/apple").expect("a key");
-    FenceOptions::new().apply(Fence::new(domain, key, FencingToken::MIN))
+    let token = match &*RISING {
+        Some(next) => FencingToken::new(next.fetch_add(1, Ordering::Relaxed)),
+        None => None,
+    };
+    FenceOptions::new().apply(Fence::new(domain, key, token.unwrap_or(FencingToken::MIN)))
 }
