@@ -186,7 +186,13 @@ fn named(dialect: Dialect, table: &TableName, sql: &str) -> String {
 }
 
 /// SQL that reads nothing, but fails if a column of the table of marks is missing.
-#[cfg(feature = "__adapter")]
+#[cfg(any(
+    feature = "__diesel",
+    feature = "__sqlx",
+    feature = "mysql-async",
+    feature = "rusqlite",
+    feature = "tokio-postgres"
+))]
 pub(crate) fn probe(quoted_table: &str, quoted_key: &str) -> String {
     format!("SELECT {quoted_key}, domain, token, step, updated_at FROM {quoted_table} WHERE 1 = 0")
 }

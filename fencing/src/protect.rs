@@ -82,13 +82,26 @@ impl Protection {
                  CONVERT({key} USING utf8mb4)) AS BINARY)"
             )
         };
-        let of_one = |row| {
+        // Of the mark itself stands who stamped it; what is asked is whether that is still open, here.
+        let unfenced = |marks: &str| {
             format!(
-                "NOT EXISTS (SELECT 1 FROM {marks} WHERE `key` = {} AND tx = ({MYSQL_TX}))",
-                key(row)
+                "NOT EXISTS (SELECT 1 FROM {marks} AND e.state = 'ACTIVE' \
+                 /*!80016 AND e.thread_id = PS_CURRENT_THREAD_ID() */)"
             )
         };
-        let of_both = format!("{} OR {}", of_one("OLD"), of_one("NEW"));
+        let of_one = |row| {
+            unfenced(&format!(
+                "{marks} AS m JOIN {MYSQL_OPEN} WHERE m.`key` = {}",
+                key(row)
+            ))
+        };
+        // One look for both, which are mostly the same.
+        let of_both = unfenced(&format!(
+            "{marks} AS m JOIN {marks} AS o ON o.tx = m.tx JOIN {MYSQL_OPEN} \
+             WHERE m.`key` = {} AND o.`key` = {}",
+            key("NEW"),
+            key("OLD")
+        ));
         let mut sql = format!("LOCK TABLES {table} WRITE;\n");
         let events = [
             ("insert", of_one("NEW")),
@@ -290,10 +303,10 @@ pub struct RowKeyError {
     expression: String,
 }
 
-/// What tells the running transaction from every other, as in the migration.
-const MYSQL_TX: &str = "SELECT CONCAT(thread_id, '-', event_id, '-', timer_start) \
-     FROM performance_schema.events_transactions_current WHERE state = 'ACTIVE' AND thread_id = (\
-     SELECT thread_id FROM performance_schema.threads WHERE processlist_id = CONNECTION_ID())";
+/// The transaction that a mark `m` was stamped in, as in the migration, if the server still counts it
+/// as the last one of its thread.
+const MYSQL_OPEN: &str = "performance_schema.events_transactions_current AS e ON m.tx = \
+     CONCAT(CONNECTION_ID(), '-', e.thread_id, '-', e.event_id, '-', e.timer_start)";
 
 #[cfg(test)]
 mod tests {

@@ -1,16 +1,18 @@
 //! What each connection has to do for a fenced transaction.
 //!
 //! One implementation per database, in the files named after them. The guard in `fenced` calls
-//! these in the right order; nothing here decides when. Only diesel's public interface is used, which
-//! has no way to change its count of open transactions: it is lowered by ending one. A connection
+//! these in the right order; nothing here decides when. diesel counts open transactions, and lowers
+//! the count by ending one; where that costs a round trip for nothing, [`forget`] sets it. A connection
 //! that could not be put right stays counted as being inside of a transaction, which is what makes a
 //! pool of r2d2 drop it.
 
 use std::time::Instant;
 
-use ::diesel::connection::{
-    AnsiTransactionManager, Connection, SimpleConnection, TransactionManager,
-};
+#[cfg(any(feature = "diesel-mysql", feature = "diesel-sqlite"))]
+use ::diesel::connection::TransactionManager;
+#[cfg(feature = "diesel-mysql")]
+use ::diesel::connection::TransactionManagerStatus;
+use ::diesel::connection::{AnsiTransactionManager, Connection, SimpleConnection};
 use ::diesel::result::{DatabaseErrorKind, Error};
 use highwater_lock::Fence;
 
@@ -62,15 +64,19 @@ pub struct Order<'a> {
 #[expect(unnameable_types, reason = "part of a sealed trait")]
 pub struct Opened {
     pub(crate) marker: Marker,
-    /// What has to run before the commit, if there are protected tables. SQLite only.
+    /// What has to run before the commit, if there are protected tables.
+    #[cfg(feature = "diesel-sqlite")]
     pub(crate) close: Option<String>,
 }
 
 impl Opened {
     /// One without protected tables that need anything.
     pub(crate) fn new(marker: Marker) -> Self {
-        let close = None;
-        Self { marker, close }
+        Self {
+            marker,
+            #[cfg(feature = "diesel-sqlite")]
+            close: None,
+        }
     }
 }
 
@@ -124,6 +130,7 @@ pub(crate) fn answer(error: &Error) -> Option<(&DatabaseErrorKind, &str)> {
 
 /// Ends everything that diesel counts as open. Says whether there was something, and whether diesel
 /// could end all of it.
+#[cfg(feature = "diesel-sqlite")]
 pub(crate) fn unwind<C: Driver>(conn: &mut C) -> Unwound {
     let mut unwound = Unwound::Nothing;
     loop {
@@ -139,7 +146,18 @@ pub(crate) fn unwind<C: Driver>(conn: &mut C) -> Unwound {
     }
 }
 
+/// Tells diesel that no transaction is open, after a statement of ours ended it.
+///
+/// diesel does not list this function in its documentation. Without it every commit would be followed
+/// by a `ROLLBACK` of nothing, which on MySQL is three round trips, as diesel sends any batch.
+#[cfg(feature = "diesel-mysql")]
+pub(crate) fn forget<C: Driver>(conn: &mut C) {
+    *AnsiTransactionManager::transaction_manager_status_mut(conn) =
+        TransactionManagerStatus::default();
+}
+
 /// How [`unwind`] went.
+#[cfg(feature = "diesel-sqlite")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unwound {
     /// Nothing was counted.

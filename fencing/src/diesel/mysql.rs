@@ -12,7 +12,7 @@ use ::diesel::result::{DatabaseErrorKind, Error};
 use ::diesel::sql_types::{BigInt, Nullable, Text, Unsigned};
 
 use super::FenceError;
-use super::driver::{Driver, Failure, Opened, Order, answer, raw_rollback, unwind};
+use super::driver::{Driver, Failure, Opened, Order, answer, forget, raw_rollback};
 use super::migrate::unreadable;
 use crate::TableName;
 use crate::migrate::{Dialect, MigrateError, print, probe};
@@ -21,7 +21,7 @@ use crate::sql::{Class, Failed, StoredMark, mysql, refusal};
 impl Driver for MysqlConnection {
     fn open(conn: &mut Self, order: Order<'_>) -> Result<Opened, Failure> {
         let opened = Opened::new(order.marker);
-        let begin = mysql::begin(order.options, order.fence, order.marker, true);
+        let begin = mysql::begin(order.options, order.fence, order.marker, true, &[]);
         match AnsiTransactionManager::begin_transaction_sql(conn, &begin) {
             Ok(()) => Ok(opened),
             Err(error @ (Error::AlreadyInTransaction | Error::BrokenTransactionManager)) => {
@@ -39,12 +39,11 @@ impl Driver for MysqlConnection {
         let marker = opened.marker;
         let number = marker.number();
         let message = format!(
-            "RELEASE SAVEPOINT {marker}; SET @highwater_released = {number}; COMMIT; \
-             SET @highwater_committed = {number}; SET autocommit = @highwater_autocommit"
+            "RELEASE SAVEPOINT {marker}; COMMIT; \
+             SET @highwater_committed = {number}, autocommit = @highwater_autocommit"
         );
         let Err(error) = conn.batch_execute(&message) else {
-            // diesel still counts the transaction. A second rollback is harmless on this server.
-            unwind(conn);
+            forget(conn);
             return Ok(());
         };
         let report = report(conn);
@@ -53,8 +52,7 @@ impl Driver for MysqlConnection {
             // Only restoring the session failed.
             Some(report) if report.committed == number => return Ok(()),
             Some(report) => {
-                let acknowledged = u32::from(report.released == number);
-                let failed = mysql::failed(report.error, acknowledged);
+                let failed = mysql::failed_at_once(report.error);
                 (failed, mysql::class(report.error))
             }
             None => (Failed::Unknown, Class::Other),
@@ -68,9 +66,7 @@ impl Driver for MysqlConnection {
             raw_rollback(conn, mysql::ROLLBACK)
         });
         match ended {
-            Ok(()) => {
-                unwind(conn);
-            }
+            Ok(()) => forget(conn),
             // Autocommit may be off: the count must not be zero, so that no pool takes the
             // connection back. If this fails too, then the connection is gone altogether.
             Err(_) => {
@@ -150,31 +146,27 @@ fn stored_mark((key, domain, token, step): (String, String, u64, u64)) -> Option
 struct Report {
     /// The number of the error.
     error: u16,
-    /// The number of the last marker on this session that was released.
-    released: u64,
-    /// The number of the last one whose transaction was committed.
+    /// The number of the last marker on this session whose transaction was committed.
     committed: u64,
 }
 
 /// Asks for it; `None` if the server does not answer.
 fn report(conn: &mut MysqlConnection) -> Option<Report> {
-    // The error is the last condition: the fence statement also gives a warning on MySQL.
+    // The error is the last condition: a statement may give warnings before it.
     let note = "GET DIAGNOSTICS @highwater_conditions = NUMBER; \
                 GET DIAGNOSTICS CONDITION @highwater_conditions @highwater_error = MYSQL_ERRNO";
     conn.batch_execute(note).ok()?;
     let number = |variable| format!("CAST(COALESCE({variable}, 0) AS UNSIGNED)");
     let ask = format!(
-        "SELECT {}, {}, {}",
+        "SELECT {}, {}",
         number("@highwater_error"),
-        number("@highwater_released"),
         number("@highwater_committed"),
     );
-    type Numbers = (Unsigned<BigInt>, Unsigned<BigInt>, Unsigned<BigInt>);
-    let numbers: Result<(u64, u64, u64), Error> = sql::<Numbers>(&ask).get_result(conn);
-    let (error, released, committed) = numbers.ok()?;
+    type Numbers = (Unsigned<BigInt>, Unsigned<BigInt>);
+    let numbers: Result<(u64, u64), Error> = sql::<Numbers>(&ask).get_result(conn);
+    let (error, committed) = numbers.ok()?;
     Some(Report {
         error: u16::try_from(error).ok()?,
-        released,
         committed,
     })
 }

@@ -24,8 +24,10 @@ use crate::{Fence, TableName};
 impl Driver for AsyncMysqlConnection {
     fn begin(order: Order<'_>) -> String {
         // The session may be changed, because an abandoned connection does not go back to a pool.
-        let begin = mysql::begin(order.options, order.fence, order.marker, true);
-        format!("SET @highwater_error = NULL, @highwater_reached = {BEGUN}; {begin}")
+        let notes = [format!(
+            "@highwater_error = NULL, @highwater_reached = {BEGUN}"
+        )];
+        mysql::begin(order.options, order.fence, order.marker, true, &notes)
     }
 
     fn not_opened<'a>(
@@ -48,7 +50,7 @@ impl Driver for AsyncMysqlConnection {
         Box::pin(async move {
             let tie = Marker::new();
             let message = format!(
-                "RELEASE SAVEPOINT {marker}; SET @highwater_reached = {RELEASED}; COMMIT; \
+                "RELEASE SAVEPOINT {marker}; COMMIT; \
                  SET @highwater_reached = {COMMITTED}, @highwater_tie = {}, \
                  autocommit = @highwater_autocommit",
                 tie.number(),
@@ -133,10 +135,8 @@ struct Report {
 
 /// The marker is set.
 const BEGUN: i64 = 0;
-/// The marker was released.
-const RELEASED: i64 = 1;
 /// `COMMIT` was answered.
-const COMMITTED: i64 = 2;
+const COMMITTED: i64 = 1;
 
 impl Report {
     /// Asks for the last error, right after the statement that met it. `None` if the server does not
@@ -170,11 +170,7 @@ impl Report {
 
     /// What an error of the message with `COMMIT` means.
     fn failed(&self) -> Failed {
-        match (self.error, self.reached) {
-            // A session with `max_error_count = 0` does not remember, and `COMMIT` was not reached.
-            (0, BEGUN) => Failed::Ended,
-            (error, reached) => mysql::failed(error, u32::from(reached == RELEASED)),
-        }
+        mysql::failed_at_once(self.error)
     }
 }
 

@@ -47,7 +47,7 @@ impl<'c> Fenced<'c> {
         let conn = pool.get_conn().await.map_err(FenceError::Database)?;
         // The guard exists before the first request, so that a cancelled one is cleaned up.
         let mut tx = Self::over(Link::Owned(conn));
-        let begin = mysql::begin(options, fence, tx.marker, true);
+        let begin = mysql::begin(options, fence, tx.marker, true, &[]);
         let Err(error) = tx.link.query_drop(begin).await else {
             return Ok(tx);
         };

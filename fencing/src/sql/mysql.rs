@@ -15,23 +15,36 @@ use crate::{FenceOptions, TableName};
 ///
 /// With `hold` the transaction runs without autocommit until [`COMMIT`] or [`ROLLBACK`] restores
 /// it: what runs after the server silently ended the transaction is then never committed.
-pub(crate) fn begin(options: &FenceOptions, fence: &Fence, marker: Marker, hold: bool) -> String {
-    let mut text = String::new();
+///
+/// `notes` are assignments of variables of the session that an adapter needs besides. Each
+/// statement of a message costs the server a packet and the client a wake-up, so there are few.
+pub(crate) fn begin(
+    options: &FenceOptions,
+    fence: &Fence,
+    marker: Marker,
+    hold: bool,
+    notes: &[String],
+) -> String {
+    // All values are computed before the first is assigned.
+    let mut assign = notes.to_vec();
     if hold {
-        text.push_str("SET @highwater_autocommit = @@autocommit; SET autocommit = 0; ");
+        assign.push("@highwater_autocommit = @@autocommit, autocommit = 0".to_owned());
     }
     if let Some(wait) = options.lock_wait() {
         let seconds = wait.as_millis().div_ceil(1_000).clamp(1, MAX_LOCK_WAIT);
-        write!(
-            text,
-            "SET @highwater_lock_wait = @@innodb_lock_wait_timeout; \
-             SET innodb_lock_wait_timeout = {seconds}; "
-        )
-        .expect("a string");
+        assign.push(format!(
+            "@highwater_lock_wait = @@innodb_lock_wait_timeout, \
+             innodb_lock_wait_timeout = {seconds}"
+        ));
+    }
+    let mut text = String::new();
+    if !assign.is_empty() {
+        write!(text, "SET {}; ", assign.join(", ")).expect("a string");
     }
     if let Some(level) = options.isolation_level() {
         write!(text, "SET TRANSACTION ISOLATION LEVEL {}; ", level.sql()).expect("a string");
     }
+    // Not left to the fence statement: it ends what somebody left open on the connection.
     text + "START TRANSACTION; " + &join(options, fence, marker)
 }
 
@@ -40,54 +53,50 @@ pub(crate) fn join(options: &FenceOptions, fence: &Fence, marker: Marker) -> Str
     let mut text = String::new();
     for mark in fence.marks() {
         text.push_str(&admit(options, fence, mark));
-        // More than one row from a scalar subquery is an error on both servers and in every
-        // sql_mode; the subquery is only evaluated when the mark refused.
-        text.push_str(
-            "; SET @highwater = IF(LAST_INSERT_ID() = 1, 1, (SELECT 1 UNION ALL SELECT 2)); ",
-        );
+        text.push_str("; ");
     }
     text + &format!("SAVEPOINT {marker}")
 }
 
-/// The upsert of one key. Afterwards `LAST_INSERT_ID()` is 1 if it was admitted, 2 if the token is
-/// stale, 3 if the step was applied before, 4 if the mark belongs to another domain.
+/// The upsert of one key. It fails if the mark does not admit the fence, by an overflow, which is an
+/// error on both servers and in every `sql_mode`. The row is then locked and as it was.
 ///
-/// `step` is assigned before `domain`, and that before `token`, because an assignment sees the new
-/// values of earlier ones.
-/// `VALUES()` is the only form that both servers read.
+/// It leaves 1 in `LAST_INSERT_ID()` if the fence was admitted, and 0 if it was refused: so the
+/// triggers of protected tables know it from another write. A function of `LAST_INSERT_ID()` is
+/// no constant, which a server would compute, and find to overflow, before it looks at the row.
+///
+/// An assignment sees the new values of earlier ones. There is no `VALUES()`: MySQL warns of it,
+/// and what it has instead MariaDB does not read.
 fn admit(options: &FenceOptions, fence: &Fence, mark: &Mark) -> String {
-    let step = fence.step().map_or(0, |step| step.get());
-    let (repeat, new_step) = match fence.step() {
-        None => (
-            "1".to_owned(),
-            "IF(token = VALUES(token), step, 0)".to_owned(),
-        ),
-        Some(_) => (format!("IF(step < {step}, 1, 3)"), step.to_string()),
+    let (token, domain) = (mark.token, format!("x'{}'", fence.domain()));
+    let (repeat, admits) = match fence.step() {
+        None => (format!("token = {token}"), format!("token <= {token}")),
+        Some(step) => {
+            let repeat = format!("token = {token} AND step < {step}");
+            let admits = format!("(token < {token} OR {repeat})");
+            (repeat, admits)
+        }
     };
-    let (foreign, raise) = if options.adopts_higher() {
+    let (admits, adopt) = if options.adopts_higher() {
         (
-            "IF(token < VALUES(token), 1, 4)",
-            "domain = IF(token < VALUES(token), VALUES(domain), domain), \
-             token = GREATEST(token, VALUES(token))",
+            format!("token < {token} OR domain = {domain} AND {repeat}"),
+            format!("domain = {domain}, "),
         )
     } else {
-        (
-            "4",
-            "token = IF(domain = VALUES(domain), GREATEST(token, VALUES(token)), token)",
-        )
+        (format!("domain = {domain} AND {admits}"), String::new())
+    };
+    let raise = format!("token = IF({admits}, {token}, ~LAST_INSERT_ID(0) + 1)");
+    // What an assignment reads must not have been assigned yet.
+    let (step, raise) = match fence.step() {
+        None => (0, format!("step = step * (token = {token}), {raise}")),
+        Some(step) => (step.get(), format!("{raise}, step = {step}")),
     };
     format!(
         "INSERT INTO {table} (`key`, domain, token, step, updated_at) \
-         VALUES (x'{key}', x'{domain}', {token}, {step} + 0 * LAST_INSERT_ID(1), UTC_TIMESTAMP(6)) \
-         ON DUPLICATE KEY UPDATE step = IF(LAST_INSERT_ID(CASE \
-         WHEN domain <> VALUES(domain) THEN {foreign} WHEN token > VALUES(token) THEN 2 \
-         WHEN token < VALUES(token) THEN 1 ELSE {repeat} END) = 1, {new_step}, step), \
-         {raise}, \
-         updated_at = VALUES(updated_at)",
+         VALUES (x'{key}', {domain}, {token}, {step} + 0 * LAST_INSERT_ID(1), UTC_TIMESTAMP(6)) \
+         ON DUPLICATE KEY UPDATE {raise}, {adopt}updated_at = UTC_TIMESTAMP(6)",
         table = options.table_ref().quoted('`'),
         key = hex(mark.key.as_bytes()),
-        domain = fence.domain(),
-        token = mark.token,
     )
 }
 
@@ -127,8 +136,8 @@ pub(crate) fn class(number: u16) -> Class {
         1205 => Class::LockTimeout,
         // no such table
         1146 => Class::NoTable,
-        // a subquery gave more than one row, raised by `join` on purpose
-        1242 => Class::Refused,
+        // a number out of range, which the fence statement raises on purpose
+        1690 => Class::Refused,
         _ => Class::Other,
     }
 }
@@ -151,6 +160,14 @@ pub(crate) fn failed(number: u16, acknowledged: u32) -> Failed {
     }
 }
 
+/// What an error means that came to a message of both, where it is not known to which of them.
+///
+/// Only the release can miss a savepoint. Whatever else it says is believed as little as of a commit.
+#[cfg(any(feature = "diesel-mysql", feature = "diesel-async-mysql"))]
+pub(crate) fn failed_at_once(number: u16) -> Failed {
+    failed(number, u32::from(number != 1305))
+}
+
 #[cfg(test)]
 mod tests {
     use highwater_lock::{Domain, FenceKey, FencingToken};
@@ -162,10 +179,41 @@ mod tests {
         let key = FenceKey::new("a'; DROP TABLE stock; --").unwrap();
         let fence = Fence::new(Domain::named("it's").unwrap(), key, FencingToken::MIN);
         for text in [
-            begin(&FenceOptions::new(), &fence, Marker::new(), true),
+            begin(&FenceOptions::new(), &fence, Marker::new(), true, &[]),
             read(&TableName::DEFAULT, &fence),
         ] {
             assert!(!text.contains("DROP") && !text.contains("it's"), "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_read_after_it_was_assigned() {
+        let adopt = FenceOptions::new().domain_policy(crate::DomainPolicy::AdoptHigher);
+        let key = FenceKey::new("k").unwrap();
+        let fence = Fence::new(Domain::named("d").unwrap(), key, FencingToken::MIN);
+        let with_step = fence.clone().with_step(3.try_into().unwrap());
+        for options in [FenceOptions::new(), adopt] {
+            let assigned = |fence| {
+                let text = join(&options, fence, Marker::new());
+                text.split_once("ON DUPLICATE KEY UPDATE ")
+                    .unwrap()
+                    .1
+                    .to_owned()
+            };
+            // The step is made from the old token; the verdict from the old step and domain.
+            let text = assigned(&fence);
+            assert!(
+                text.starts_with("step = step * (token = 1), token = IF("),
+                "{text}"
+            );
+            let text = assigned(&with_step);
+            assert!(text.starts_with("token = IF("), "{text}");
+            assert!(
+                text.contains("~LAST_INSERT_ID(0) + 1), step = 3, "),
+                "{text}"
+            );
+            let adopts = text.contains("step = 3, domain = x'");
+            assert_eq!(adopts, options.adopts_higher(), "{text}");
         }
     }
 
@@ -176,6 +224,16 @@ mod tests {
         assert_eq!(failed(1213, 1), Failed::RolledBack);
         for number in [1053, 1180, 1317, 1927] {
             assert_eq!(failed(number, 1), Failed::Unknown, "{number}");
+        }
+    }
+
+    #[cfg(any(feature = "diesel-mysql", feature = "diesel-async-mysql"))]
+    #[test]
+    fn of_both_only_a_missing_marker_means_that_the_transaction_was_ended() {
+        assert_eq!(failed_at_once(1305), Failed::Ended);
+        assert_eq!(failed_at_once(1213), Failed::RolledBack);
+        for number in [0, 1053, 1180, 1317, 1927] {
+            assert_eq!(failed_at_once(number), Failed::Unknown, "{number}");
         }
     }
 }

@@ -176,10 +176,9 @@ impl Shape {
         text.slot(Slot::Step, "");
         text.push(" IS NULL, m.step, COALESCE(");
         text.slot(Slot::Step, "");
-        // Says to the triggers of protected tables that the fence was admitted.
         text.push(", 0)), m.token = ");
         text.slot(Slot::Token(0), "");
-        text.push(" + 0 * LAST_INSERT_ID(1), m.updated_at = UTC_TIMESTAMP(6), ");
+        text.push(", m.updated_at = UTC_TIMESTAMP(6), ");
         self.sets(&mut text);
         // Where no statement commits by itself, this one does nothing: the transaction will.
         text.push(" WHERE @@autocommit AND m.`key` = ");

@@ -33,7 +33,7 @@ impl Driver for MySql {
                 options,
                 marker,
             } = order;
-            let begin = mysql::begin(options, fence, marker, hold);
+            let begin = mysql::begin(options, fence, marker, hold, &[]);
             match Manager::begin(conn, Some(AssertSqlSafe(begin).into_sql_str())).await {
                 Ok(()) => Ok(()),
                 Err(error) => Err(not_opened(conn, order, hold, error).await),

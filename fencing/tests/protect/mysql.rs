@@ -291,7 +291,7 @@ async fn a_stale_holder_cannot_write_by_going_on(base: Base) {
     assert_eq!(base.fenced(&base.owner, "a", &[]).await, None);
     for (role, pool) in base.roles() {
         let mut tx = pool.begin().await.unwrap();
-        // The fence statement in the form of the adapters, whose answer nobody looks at.
+        // A fence statement that tells by its answer, which nobody looks at.
         let stale = "INSERT INTO marks (`key`, domain, token, updated_at) VALUES ('a', '', \
              4 + 0 * LAST_INSERT_ID(1), UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE \
              token = IF(LAST_INSERT_ID(IF(token > VALUES(token), 2, 1)) = 1, VALUES(token), token), \
@@ -385,6 +385,21 @@ async fn the_application_needs_no_right_on_what_the_triggers_use(base: Base) {
     assert_ne!(forged.as_deref(), Some(&b"1-1-1"[..]));
 }
 
+/// A dump writes what the server keeps; with a semicolon at its end that is no statement.
+async fn the_triggers_are_kept_as_a_dump_can_restore_them(base: Base) {
+    let kept = "SELECT CONVERT(action_statement USING utf8mb4) FROM information_schema.triggers \
+         WHERE trigger_schema = DATABASE()";
+    let kept: Vec<String> = sqlx::query_scalar(kept)
+        .fetch_all(&base.owner)
+        .await
+        .unwrap();
+    assert_eq!(kept.len(), 5);
+    for body in kept {
+        assert!(body.trim_end().ends_with("END IF"), "{body}");
+        assert!(!body.contains("*/"), "{body}");
+    }
+}
+
 /// Known, and written down: no trigger runs.
 async fn truncate_slips_through_with_the_right_to_drop(base: Base) {
     base.put("('a', 1)").await;
@@ -406,15 +421,56 @@ async fn a_foreign_key_that_cascades_slips_through(_: Base, variable: &str) {
     assert_eq!(base.count().await, 0);
 }
 
+/// What a fence left in the session says nothing about later transactions.
+async fn a_mark_that_is_only_updated_is_no_fence(base: Base) {
+    base.put("('a', 1)").await;
+    for (role, pool) in base.roles() {
+        let mut conn = pool.acquire().await.unwrap();
+        let tx = base.fence("a", 5).begin_on(&mut conn).await.unwrap();
+        tx.commit().await.unwrap();
+        let by_hand = "BEGIN; SELECT LAST_INSERT_ID(1); UPDATE marks SET token = token + 1";
+        sqlx::raw_sql(by_hand).execute(&mut *conn).await.unwrap();
+        let update = sqlx::raw_sql("UPDATE stock SET quantity = 0");
+        let refused = update.execute(&mut *conn).await.unwrap_err();
+        assert_eq!(number(&refused), UNFENCED, "{role}");
+        sqlx::raw_sql("ROLLBACK").execute(&mut *conn).await.unwrap();
+    }
+}
+
+/// A mark of another session that is still open is seen at this level, and is no fence here.
+async fn the_open_fence_of_another_session_protects_nothing_here(base: Base) {
+    base.put("('a', 1)").await;
+    let tx = base.fence("a", 5).begin(&base.owner).await.unwrap();
+    let mut conn = base.app.acquire().await.unwrap();
+    sqlx::raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; BEGIN")
+        .execute(&mut *conn)
+        .await
+        .unwrap();
+    let stamped = "SELECT COUNT(*) FROM marks WHERE `key` = 'a' AND tx IS NOT NULL";
+    let seen: i64 = sqlx::query_scalar(stamped)
+        .fetch_one(&mut *conn)
+        .await
+        .unwrap();
+    assert_eq!(seen, i64::from(base.tells));
+    let update = sqlx::raw_sql("UPDATE stock SET quantity = 0");
+    let refused = update.execute(&mut *conn).await.unwrap_err();
+    assert_eq!(number(&refused), UNFENCED);
+    drop(conn.detach());
+    tx.rollback().await.unwrap();
+}
+
 /// Known, and written down: whoever may fence may also write the mark by hand, and lower it.
 async fn a_mark_that_is_written_by_hand_is_a_fence(base: Base) {
     base.put("('a', 1)").await;
     assert_eq!(base.fenced(&base.app, "a", &[]).await, None);
     let mut tx = base.app.begin().await.unwrap();
-    sqlx::raw_sql("SELECT LAST_INSERT_ID(1); UPDATE marks SET token = 1")
-        .execute(&mut *tx)
-        .await
-        .unwrap();
+    sqlx::raw_sql(
+        "INSERT INTO marks (`key`, domain, token, updated_at) VALUES ('a', '', \
+         1 + 0 * LAST_INSERT_ID(1), UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE token = 1",
+    )
+    .execute(&mut *tx)
+    .await
+    .unwrap();
     let done = sqlx::raw_sql("UPDATE stock SET quantity = 0")
         .execute(&mut *tx)
         .await;
@@ -463,10 +519,13 @@ on_both!(
     a_fence_that_was_rolled_back_alone_protects_nothing,
     a_row_that_changes_its_key_needs_the_fences_of_both,
     a_stale_holder_cannot_write_by_going_on,
+    a_mark_that_is_only_updated_is_no_fence,
+    the_open_fence_of_another_session_protects_nothing_here,
     an_earlier_read_changes_nothing,
     the_key_is_the_text_in_utf_8_or_the_bytes(variable),
     without_the_count_of_transactions_everything_is_refused,
     the_application_needs_no_right_on_what_the_triggers_use,
+    the_triggers_are_kept_as_a_dump_can_restore_them,
     truncate_slips_through_with_the_right_to_drop,
     a_foreign_key_that_cascades_slips_through(variable),
     a_mark_that_is_written_by_hand_is_a_fence,
