@@ -2,6 +2,7 @@
 //!
 //! The server of these tests lives in a runtime of its own, and time is real.
 
+use std::cell::RefCell;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -156,12 +157,28 @@ fn many_threads_share_a_client() {
 
 #[test]
 fn a_ticket_keeps_the_client_and_the_last_one_ends_the_thread() {
+    thread_local! {
+        static ALIVE: RefCell<Option<mpsc::Sender<()>>> = const { RefCell::new(None) };
+    }
     let server = Server::polite();
-    let client = server.client();
-    let held = ticket(&client);
+    let (alive, ended) = mpsc::channel();
+    let door = server.model.door();
+    let builder = Client::builder("fake:1").dialer(move || {
+        // Goes when the thread does.
+        ALIVE.set(Some(alive.clone()));
+        std::future::ready(door.knock())
+    });
+    let client = builder.connect().unwrap();
+    let (held, dropped) = (ticket(&client), ticket(&client));
     drop(client);
     assert_eq!(held.release(), Ok(Release::Released));
+    server.holds(1);
+    // What it leaves to do is still done.
+    drop(dropped);
+    server.holds(0);
     eventually(|| server.model.books(|books| books.open == 0));
+    let ended = ended.recv_timeout(crate::fake::PATIENCE);
+    assert_eq!(ended, Err(mpsc::RecvTimeoutError::Disconnected));
 }
 
 #[test]
