@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sqlx::{MySql, Postgres, Sqlite};
 
 use crate::database::{Dialect, UrlError, open};
-use crate::words::{bytes, digits, domain, key, name_of, show_domain, show_key, token};
+use crate::words::{bytes, digits, domain, key, name_of, show_domain, show_key, table, token};
 
 /// Inspect and move the marks of a database.
 ///
@@ -468,27 +468,6 @@ fn mark_json(mark: &MarkRow) -> Value {
 
 fn lines(value: &Value) -> String {
     format!("{value:#}\n")
-}
-
-/// Columns that are as wide as they have to be, the last one open.
-fn table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
-    let head = head.map(str::to_owned);
-    let mut widths = [0; N];
-    for row in rows.iter().chain([&head]) {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.len());
-        }
-    }
-    let mut text = String::new();
-    for row in [&head].into_iter().chain(&rows) {
-        let cells = row.iter().zip(widths);
-        let line: Vec<String> = cells
-            .map(|(cell, width)| format!("{cell:<width$}"))
-            .collect();
-        text.push_str(line.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 /// Why the command did not do it. No variant shows the URL, which may hold a password.

@@ -10,6 +10,12 @@ pub(crate) fn token(text: &str) -> Result<FencingToken, String> {
         .ok_or_else(|| format!("a token is a number from 1 to {}", i64::MAX))
 }
 
+/// Reads a time such as `5s`, `250ms` or `1m 30s`.
+#[cfg(unix)]
+pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error} (like 5s, 250ms or 1m)"))
+}
+
 /// Reads a domain: 64 hexadecimal digits, or `name:` and the name it was made of.
 pub(crate) fn domain(text: &str) -> Result<Domain, String> {
     match text.strip_prefix("name:") {
@@ -68,6 +74,27 @@ pub(crate) fn show_key(key: &FenceKey, hex: bool) -> String {
     } else {
         key.to_string()
     }
+}
+
+/// Columns that are as wide as they have to be, the last one open.
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
+    let head = head.map(str::to_owned);
+    let mut widths = [0; N];
+    for row in rows.iter().chain([&head]) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.len());
+        }
+    }
+    let mut text = String::new();
+    for row in [&head].into_iter().chain(&rows) {
+        let cells = row.iter().zip(widths);
+        let line: Vec<String> = cells
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        text.push_str(line.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
 }
 
 #[cfg(test)]

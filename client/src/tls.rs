@@ -67,6 +67,11 @@ impl ClientTls {
         }
     }
 
+    /// What it checks certificates with, for other protocols of the same server.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.config)
+    }
+
     /// The name or IP address that the certificate must have. The default is the host of the
     /// address.
     #[must_use]

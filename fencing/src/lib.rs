@@ -104,3 +104,8 @@ pub use options::{Configured, DomainPolicy, FenceOptions, Isolation, TableName, 
 pub use resolution::Resolution;
 #[cfg(feature = "__adapter")]
 pub use written::Written;
+
+/// The example of the guide to the command line.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/command-line.md")]
+mod command_line {}
