@@ -62,8 +62,8 @@ fn main() {
         &|| Box::new(Random::new(LARGE, Leases::Mixed)),
     );
     line(
-        "hand-over and enqueue, 10 and 100,000 waiters of 100 connections",
-        &|| Box::new(Crowd::new(FEW, 100)),
+        "hand-over and enqueue, 10 waiters of one and 100,000 of 100 connections",
+        &|| Box::new(Crowd::new(FEW, 1)),
         &|| Box::new(Crowd::new(MANY, 100)),
     );
     line(
