@@ -8,6 +8,10 @@
 
 mod build;
 mod exhaustive;
+mod fuzz;
+mod fuzz_target;
+#[path = "../../../fuzz/harness.rs"]
+mod harness;
 mod listing;
 mod naive;
 mod random;
