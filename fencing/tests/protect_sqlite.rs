@@ -265,37 +265,6 @@ async fn a_key_that_is_left_open_cannot_be_committed() {
     assert!(base.refuses("UPDATE stock SET quantity = 0").await);
 }
 
-/// Nobody waits for the statement that closes the keys; the commit does.
-#[tokio::test]
-async fn a_key_that_was_not_closed_is_no_commit() {
-    let base = Base::new().await;
-    base.run(
-        "CREATE TRIGGER stubborn BEFORE DELETE ON highwater_open WHEN OLD.\"key\" = \
-         CAST('stock/b' AS BLOB) BEGIN SELECT RAISE(IGNORE); END",
-    )
-    .await;
-    // Where keys are enforced, these refuse it already.
-    let careless = options(&base.folder).foreign_keys(false);
-    let pool = SqlitePool::connect_with(careless).await.unwrap();
-    let both = base.fence("a", 5).fence().clone();
-    let both = both.and(base.fence("b", 5).fence().clone()).unwrap();
-    let mut tx = both.begin(&pool).await.unwrap();
-    insert_a(&mut tx).await;
-    let refused = tx.commit().await;
-    assert!(
-        matches!(&refused, Err(FenceError::Database(Error::Database(error))) if error.code().as_deref() == Some("531")),
-        "{refused:?}"
-    );
-    assert_eq!(base.rows().await, []);
-    base.fence("a", 5)
-        .begin(&pool)
-        .await
-        .unwrap()
-        .commit()
-        .await
-        .unwrap();
-}
-
 #[tokio::test]
 async fn a_foreign_key_that_cascades_is_a_write_too() {
     let base = Base::with(

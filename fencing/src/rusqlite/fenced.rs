@@ -11,7 +11,7 @@ use super::FenceError;
 use super::health::{class, code, is_transient};
 use super::statement::{Statement, tap};
 use crate::health::Health;
-use crate::hooks::{Line, Watch};
+use crate::hooks::Watch;
 use crate::sql::{Class, Failed, Marker, StoredMark, refusal, sqlite};
 use crate::{Fence, FenceOptions, Mark};
 
@@ -118,9 +118,7 @@ impl<'c> Fenced<'c> {
         if let Some(marker) = self.marker {
             (conn.execute_batch(&format!("SAVEPOINT {marker}"))).map_err(FenceError::Database)?;
         }
-        let line = Line::default();
-        line.watch(&self.watch);
-        let (mut may_pass, rolled_back) = line.hooks();
+        let (mut may_pass, rolled_back) = self.watch.hooks();
         // True turns the commit into a rollback.
         conn.commit_hook(Some(move || !may_pass()))
             .and_then(|()| conn.rollback_hook(Some(rolled_back)))
@@ -280,7 +278,6 @@ impl<'c> Fenced<'c> {
 
     /// Lets commits pass again.
     fn open(&self) -> Result<(), Error> {
-        self.watch.let_all_pass();
         let conn = self.connection();
         conn.commit_hook(None::<fn() -> bool>)?;
         conn.rollback_hook(None::<fn()>)

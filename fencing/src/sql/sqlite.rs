@@ -41,32 +41,6 @@ pub(crate) fn admit(options: &FenceOptions) -> String {
     )
 }
 
-/// [`admit`] with one value more to bind: the name of the watch that the connection's hooks watch from
-/// then on. See [`hooks::offer`](crate::hooks::offer).
-#[cfg(feature = "sqlx-sqlite")]
-pub(crate) fn admit_watched(options: &FenceOptions) -> String {
-    format!("{}, ?5 = '' COLLATE {WATCH}", admit(options))
-}
-
-/// [`close`], which says a name for every key that it closes. What is the same for each row would be
-/// computed once and before them, so it stands behind a condition on the row.
-#[cfg(feature = "sqlx-sqlite")]
-pub(crate) fn close_watched(options: &FenceOptions) -> String {
-    let said = format!("?1 = '' COLLATE {WATCH}");
-    let close = close(options);
-    format!("{close} RETURNING CASE WHEN length(\"key\") > 0 THEN {said} END")
-}
-
-/// The collation that hears names of watches.
-#[cfg(feature = "sqlx-sqlite")]
-pub(crate) const WATCH: &str = "highwater_watch";
-
-/// Whether the connection has no such collation: it was never used for a fence.
-#[cfg(feature = "sqlx-sqlite")]
-pub(crate) fn lacks_watch(code: i32, message: &str) -> bool {
-    code & 0xff == 1 && message.starts_with("no such collation sequence")
-}
-
 /// The name of the table of open keys, and its schema if it has one, as arguments. Names have no
 /// character that ends a literal.
 fn arguments(marks: &TableName) -> String {

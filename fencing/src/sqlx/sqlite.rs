@@ -4,7 +4,7 @@
 //! cancelling simple: what was asked for is done, and a rollback that is queued comes after it.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::sqlx::sqlite::{SqliteConnection, SqliteRow};
 use ::sqlx::{
@@ -18,7 +18,7 @@ use sqlx_core::transaction::TransactionManager as _;
 use super::FenceError;
 use super::driver::{Commit, Driver, Failure, Order, depth, left_open};
 use crate::Mark;
-use crate::hooks::{Line, Watch};
+use crate::hooks::Watch;
 use crate::sql::{Class, Failed, Marker, StoredMark, refusal, sqlite};
 
 type Manager = <Sqlite as ::sqlx::Database>::TransactionManager;
@@ -33,20 +33,15 @@ pub struct Hook {
     /// The marker, which only a transaction of the caller has: a savepoint of theirs may be around the
     /// fence, and be rolled back with it.
     marked: AtomicBool,
-    /// What has to run before the commit, if there are protected tables, and how many keys it closes.
+    /// What has to run before the commit, if there are protected tables.
     close: OnceLock<String>,
-    opened: AtomicUsize,
 }
 
 impl Hook {
-    /// Puts the hooks on a connection that has none of ours, or one of them only, and lets them watch.
-    /// They stay there.
-    async fn install(&self, conn: &mut SqliteConnection) -> Result<(), Error> {
-        let line = Line::default();
-        let (may_pass, rolled_back) = line.hooks();
+    /// Refuses commits on this connection from now on, and notices the end of the transaction.
+    async fn close(&self, conn: &mut SqliteConnection) -> Result<(), Error> {
+        let (may_pass, rolled_back) = self.watch.hooks();
         let mut handle = conn.lock_handle().await?;
-        handle.create_collation(sqlite::WATCH, line.collation())?;
-        line.watch(&self.watch);
         handle.set_commit_hook(may_pass);
         handle.set_rollback_hook(rolled_back);
         Ok(())
@@ -112,6 +107,13 @@ impl Driver for Sqlite {
                 let error = Error::Protocol(sqlite::ENDED.to_owned());
                 return Commit::Failed(Failed::Ended, error);
             }
+            // Not in one request with the commit: the driver answers each statement of several, and
+            // being woken for each takes longer than asking twice. Prepared once, like the fence.
+            if let Some(close) = hook.close.get()
+                && let Err(error) = conn.execute(query(AssertSqlSafe(close.clone()))).await
+            {
+                return Commit::Failed(failed(&error, 0), error);
+            }
             if hook.marked.load(Ordering::SeqCst) {
                 let release = raw_sql(AssertSqlSafe(format!("RELEASE {marker}")));
                 if let Err(error) = conn.execute(release).await {
@@ -119,16 +121,7 @@ impl Driver for Sqlite {
                 }
             }
             hook.watch.let_ours_pass();
-            // Nobody waits for the answer: the hook refuses the commit unless this worked. Not in one
-            // request with the commit, because the driver wakes us for each statement of several.
-            let closing = hook.close.get().map(|close| {
-                let closing = hook.watch.expect_closed(hook.opened.load(Ordering::SeqCst));
-                let close = query(AssertSqlSafe(close.clone())).bind(closing.name().to_owned());
-                let _ = conn.execute(close).now_or_never();
-                closing
-            });
             let committed = commit_when_readers_left(conn).await;
-            drop(closing);
             if matches!(committed, Commit::Done { .. }) {
                 hook.watch.let_all_pass();
                 if !hook.watch.was_asked() {
@@ -136,12 +129,7 @@ impl Driver for Sqlite {
                     return Commit::Failed(Failed::Unknown, error);
                 }
             }
-            match committed {
-                Commit::Failed(Failed::Ended, error) if hook.watch.is_unclosed() => {
-                    Commit::Failed(Failed::RolledBack, error)
-                }
-                committed => committed,
-            }
+            committed
         })
     }
 
@@ -193,7 +181,7 @@ impl Driver for Sqlite {
     }
 }
 
-/// Takes the fence in the transaction that is open, and lets the hooks of the connection watch it.
+/// Takes the fence in the transaction that is open, and closes the connection to other commits.
 async fn take(
     conn: &mut SqliteConnection,
     order: Order<'_>,
@@ -201,16 +189,11 @@ async fn take(
 ) -> Result<(), FenceError> {
     hook.begun.store(true, Ordering::SeqCst);
     for mark in order.fence.marks() {
-        if admit(conn, order, mark, hook).await? {
-            hook.close
-                .get_or_init(|| sqlite::close_watched(order.options));
-            hook.opened.fetch_add(1, Ordering::SeqCst);
+        if admit(conn, order, mark).await? {
+            hook.close.get_or_init(|| sqlite::close(order.options));
         }
     }
-    if !hook.watch.is_watched() {
-        hook.install(conn).await.map_err(FenceError::Database)?;
-    }
-    Ok(())
+    hook.close(conn).await.map_err(FenceError::Database)
 }
 
 /// Raises one mark, or says why not. Gives whether there may be protected tables.
@@ -218,27 +201,16 @@ async fn admit(
     conn: &mut SqliteConnection,
     order: Order<'_>,
     mark: &Mark,
-    hook: &Hook,
 ) -> Result<bool, FenceError> {
     let table = order.options.table_ref();
     let fence = order.fence;
     let number = |number: u64| i64::try_from(number).expect("the range was checked before");
-    let offered = hook.watch.offer();
-    let admit = || {
-        query(AssertSqlSafe(sqlite::admit_watched(order.options)))
-            .bind(mark.key.as_bytes())
-            .bind(fence.domain().as_bytes().to_vec())
-            .bind(number(mark.token.get()))
-            .bind(fence.step().map(|step| number(step.get())))
-            .bind(offered.name())
-    };
-    let mut admitted = conn.fetch_optional(admit()).await;
-    let error = admitted.as_ref().err().and_then(code);
-    if error.is_some_and(|(code, text)| sqlite::lacks_watch(code, text)) {
-        hook.install(conn).await.map_err(FenceError::Database)?;
-        admitted = conn.fetch_optional(admit()).await;
-    }
-    match admitted {
+    let admit = query(AssertSqlSafe(sqlite::admit(order.options)))
+        .bind(mark.key.as_bytes())
+        .bind(&fence.domain().as_bytes()[..])
+        .bind(number(mark.token.get()))
+        .bind(fence.step().map(|step| number(step.get())));
+    match conn.fetch_optional(admit).await {
         Ok(Some(row)) => return row.try_get(0).map_err(FenceError::Database),
         Ok(None) => {}
         Err(error) if Sqlite::class(&error) == Class::NoTable => {

@@ -5,11 +5,8 @@
 //! So they tell what a savepoint around the whole transaction would tell. That one is not free on
 //! SQLite, which copies every page aside before its first change under a savepoint.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-#[cfg(feature = "sqlx-sqlite")]
-pub(crate) mod offer;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 
 /// The state of one fenced transaction, shared with the hooks.
 #[derive(Debug, Default)]
@@ -18,14 +15,10 @@ pub(crate) struct Watch(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     gate: AtomicU8,
-    /// Hooks watch it.
-    watched: AtomicBool,
     /// The transaction was rolled back, or one of the hooks is gone and nobody would know.
     ended: AtomicBool,
     /// The commit that was let through came by.
     asked: AtomicBool,
-    /// How many keys are still open for protected tables, as far as they have to be closed.
-    open: AtomicUsize,
 }
 
 /// No commit may pass.
@@ -35,20 +28,19 @@ const OURS: u8 = 1;
 /// The transaction is over, and commits are none of our business.
 const FREE: u8 = 2;
 
-impl State {
-    fn may_pass(&self) -> bool {
-        match self.gate.load(SeqCst) {
-            SHUT => false,
-            OURS => {
-                self.asked.store(true, SeqCst);
-                !self.ended.load(SeqCst) && self.open.load(SeqCst) == 0
-            }
-            _ => true,
-        }
-    }
-}
-
 impl Watch {
+    /// What the hooks have to call: whether a commit may pass, and that there was a rollback. A hook
+    /// that is replaced counts as the end of the transaction.
+    pub(crate) fn hooks(
+        &self,
+    ) -> (
+        impl FnMut() -> bool + Send + use<>,
+        impl FnMut() + Send + use<>,
+    ) {
+        let (commit, rollback) = (Hook(Arc::clone(&self.0)), Hook(Arc::clone(&self.0)));
+        (move || commit.may_pass(), move || rollback.end())
+    }
+
     /// Whether the transaction was ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.0.ended.load(SeqCst)
@@ -76,62 +68,28 @@ impl Watch {
     }
 }
 
-/// The two hooks of a connection, and the transaction that they watch: one after another, if they
-/// stay.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Line(Arc<Wire>);
-
-#[derive(Debug, Default)]
-struct Wire {
-    watched: Mutex<Option<Arc<State>>>,
-    /// One of the hooks was replaced.
-    cut: AtomicBool,
-}
-
-impl Line {
-    /// Watches this transaction from now on.
-    pub(crate) fn watch(&self, watch: &Watch) {
-        *self.0.watched() = Some(Arc::clone(&watch.0));
-        watch.0.watched.store(true, SeqCst);
-    }
-
-    /// What the hooks have to call: whether a commit may pass, and that there was a rollback. A hook
-    /// that is replaced counts as the end of the transaction.
-    pub(crate) fn hooks(
-        &self,
-    ) -> (
-        impl FnMut() -> bool + Send + use<>,
-        impl FnMut() + Send + use<>,
-    ) {
-        let (commit, rollback) = (Hook(Arc::clone(&self.0)), Hook(Arc::clone(&self.0)));
-        (move || commit.may_pass(), move || rollback.end())
-    }
-}
-
-impl Wire {
-    fn watched(&self) -> MutexGuard<'_, Option<Arc<State>>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// One of the two hooks, as long as it is on the connection.
-struct Hook(Arc<Wire>);
+struct Hook(Arc<State>);
 
 impl Hook {
     fn may_pass(&self) -> bool {
-        self.0.watched().as_ref().is_none_or(|now| now.may_pass())
+        match self.0.gate.load(SeqCst) {
+            SHUT => false,
+            OURS => {
+                self.0.asked.store(true, SeqCst);
+                !self.0.ended.load(SeqCst)
+            }
+            _ => true,
+        }
     }
 
     fn end(&self) {
-        if let Some(now) = &*self.0.watched() {
-            now.ended.store(true, SeqCst);
-        }
+        self.0.ended.store(true, SeqCst);
     }
 }
 
 impl Drop for Hook {
     fn drop(&mut self) {
-        self.0.cut.store(true, SeqCst);
         self.end();
     }
 }
@@ -142,10 +100,8 @@ mod tests {
 
     #[test]
     fn only_the_guards_commit_passes_and_only_before_an_end() {
-        let (line, watch) = (Line::default(), Watch::default());
-        let (mut may_pass, mut rolled_back) = line.hooks();
-        assert!(may_pass(), "nothing is watched");
-        line.watch(&watch);
+        let watch = Watch::default();
+        let (mut may_pass, mut rolled_back) = watch.hooks();
         assert!(!may_pass() && !watch.was_asked());
         watch.let_ours_pass();
         assert!(may_pass() && watch.was_asked() && !watch.has_ended());
@@ -159,9 +115,8 @@ mod tests {
     #[test]
     fn a_hook_that_is_replaced_is_an_end() {
         for first in [true, false] {
-            let (line, watch) = (Line::default(), Watch::default());
-            line.watch(&watch);
-            let (may_pass, rolled_back) = line.hooks();
+            let watch = Watch::default();
+            let (may_pass, rolled_back) = watch.hooks();
             if first {
                 drop(may_pass);
             } else {
