@@ -35,6 +35,31 @@ const HASHES: [fn(u64) -> u32; 4] = [
     |number| number as u32,
 ];
 
+/// Entries that were displaced from each of two lines, with room in both: nothing stops a search but the
+/// number of lines.
+#[test]
+fn a_search_ends_where_every_line_was_passed_by() {
+    let mut slab = Slab::default();
+    let mut index = Index::default();
+    let mut add = |index: &mut Index, hash| {
+        let id = slab.insert(0_u64);
+        index.insert(hash, id);
+        (hash, id)
+    };
+    let first: Vec<_> = (0..8).map(|_| add(&mut index, 0)).collect();
+    for &(hash, id) in &first[..7] {
+        index.remove(hash, id);
+    }
+    for _ in 0..7 {
+        add(&mut index, 1);
+    }
+    index.check().unwrap();
+    assert_eq!(index.shape(), (2, 2), "both lines were passed by");
+    for hash in 0..4 {
+        assert_eq!(index.find(hash, |_| false), None);
+    }
+}
+
 #[test]
 fn an_index_finds_what_is_in_it_and_nothing_else() {
     for hash in HASHES {
