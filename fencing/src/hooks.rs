@@ -23,20 +23,26 @@ struct State {
 
 /// No commit may pass.
 const SHUT: u8 = 0;
-/// The next commit is that of the guard, which may pass if the transaction was not ended.
+/// One commit, that of the guard, may pass if the transaction was not ended.
 const OURS: u8 = 1;
 /// The transaction is over, and commits are none of our business.
 const FREE: u8 = 2;
 
 impl Watch {
-    /// What the hooks have to call: whether a commit may pass, and that there was a rollback. A hook
-    /// that is replaced counts as the end of the transaction.
+    /// What the hooks of a transaction that begins have to call: whether a commit may pass, and that
+    /// there was a rollback. A hook that is replaced counts as the end of the transaction.
+    ///
+    /// What was before is forgotten: to take over a connection with something open on it, it is rolled
+    /// back first, with every commit let through.
     pub(crate) fn hooks(
         &self,
     ) -> (
         impl FnMut() -> bool + Send + use<>,
         impl FnMut() + Send + use<>,
     ) {
+        self.0.gate.store(SHUT, SeqCst);
+        self.0.ended.store(false, SeqCst);
+        self.0.asked.store(false, SeqCst);
         let (commit, rollback) = (Hook(Arc::clone(&self.0)), Hook(Arc::clone(&self.0)));
         (move || commit.may_pass(), move || rollback.end())
     }
@@ -51,7 +57,8 @@ impl Watch {
         self.0.asked.load(SeqCst)
     }
 
-    /// Lets the commit of the guard pass, which is the next request.
+    /// Lets one commit pass, that of the guard. A commit of somebody else that comes first, because it
+    /// was queued before, takes its place, and the guard's is refused.
     pub(crate) fn let_ours_pass(&self) {
         self.0.gate.store(OURS, SeqCst);
     }
@@ -73,13 +80,12 @@ struct Hook(Arc<State>);
 
 impl Hook {
     fn may_pass(&self) -> bool {
-        match self.0.gate.load(SeqCst) {
-            SHUT => false,
-            OURS => {
+        match self.0.gate.compare_exchange(OURS, SHUT, SeqCst, SeqCst) {
+            Ok(_) => {
                 self.0.asked.store(true, SeqCst);
                 !self.0.ended.load(SeqCst)
             }
-            _ => true,
+            Err(gate) => gate == FREE,
         }
     }
 
@@ -105,11 +111,22 @@ mod tests {
         assert!(!may_pass() && !watch.was_asked());
         watch.let_ours_pass();
         assert!(may_pass() && watch.was_asked() && !watch.has_ended());
+        assert!(!may_pass(), "one commit only");
+        watch.let_ours_pass();
         rolled_back();
         assert!(watch.has_ended());
         assert!(!may_pass());
         watch.let_all_pass();
         assert!(may_pass());
+    }
+
+    #[test]
+    fn new_hooks_shut_what_was_open() {
+        let watch = Watch::default();
+        watch.let_all_pass();
+        watch.0.ended.store(true, SeqCst);
+        let (mut may_pass, _rolled_back) = watch.hooks();
+        assert!(!may_pass() && !watch.has_ended());
     }
 
     #[test]

@@ -463,6 +463,52 @@ async fn a_dropped_guard_whose_transaction_was_gone_leaves_a_sound_connection() 
         .unwrap();
 }
 
+/// sqlx goes on counting a transaction that a statement rolled back, and its pool hands that out.
+#[tokio::test]
+async fn a_connection_with_something_left_open_is_watched_like_any_other() {
+    let base = Base::with(SqliteJournalMode::Wal, 1).await;
+    let mut plain = base.pool.begin().await.unwrap();
+    let twice = "INSERT INTO stock VALUES ('x', 1); INSERT OR ROLLBACK INTO stock VALUES ('x', 1)";
+    sqlx::raw_sql(twice).execute(&mut *plain).await.unwrap_err();
+    drop(plain);
+    let mut tx = fence("a", 1).begin(&base.pool).await.unwrap();
+    put(&mut tx, "a").await.unwrap();
+    let raw = |text: &'static str| sqlx::raw_sql(text);
+    raw("COMMIT").execute(tx.connection()).await.unwrap_err();
+    raw("INSERT INTO stock VALUES ('b', 1)")
+        .execute(tx.connection())
+        .await
+        .unwrap_err();
+    let ended = tx.commit().await;
+    assert!(matches!(ended, Err(FenceError::Ended(_))), "{ended:?}");
+    assert_eq!(base.rows().await, 0);
+    base.assert_clean().await;
+}
+
+/// What was asked for and not waited for is worked off before the commit.
+#[tokio::test]
+async fn a_commit_that_comes_before_the_guards_takes_its_place() {
+    use futures_util::FutureExt as _;
+
+    let base = Base::with(SqliteJournalMode::Wal, 1).await;
+    let mut tx = fence("a", 1).begin(&base.pool).await.unwrap();
+    put(&mut tx, "a").await.unwrap();
+    let slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) \
+                SELECT max(i) FROM n";
+    for text in [slow, "COMMIT", "BEGIN", "INSERT INTO stock VALUES ('b', 1)"] {
+        let queued = sqlx::raw_sql(text).execute(tx.connection());
+        assert!(queued.now_or_never().is_none(), "{text}");
+    }
+    let ended = tx.commit().await;
+    assert!(matches!(ended, Err(FenceError::Ended(_))), "{ended:?}");
+    let found: Vec<(String,)> = sqlx::query_as("SELECT sku FROM stock")
+        .fetch_all(&base.pool)
+        .await
+        .unwrap();
+    assert!(!found.contains(&("b".to_owned(),)), "{found:?}");
+    base.assert_clean().await;
+}
+
 #[tokio::test]
 async fn a_rollback_restores_the_mark() {
     let base = Base::new().await;

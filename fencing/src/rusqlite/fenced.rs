@@ -254,8 +254,7 @@ impl<'c> Fenced<'c> {
             conn.execute_batch(&format!("RELEASE {marker}"))
                 .map_err(|error| not_committed(error, 0))?;
         }
-        self.watch.let_ours_pass();
-        commit_when_readers_left(conn).map_err(|error| not_committed(error, 1))?;
+        commit_when_readers_left(conn, &self.watch).map_err(|error| not_committed(error, 1))?;
         if self.watch.was_asked() {
             return Ok(());
         }
@@ -363,9 +362,10 @@ fn failure(code: ffi::Error, text: &str) -> Error {
 
 /// Commits. A reader that holds a rollback-journal database busy leaves the transaction open, and
 /// it is too late to run it again: wait for the reader a few times.
-fn commit_when_readers_left(conn: &Connection) -> Result<(), Error> {
+fn commit_when_readers_left(conn: &Connection, watch: &Watch) -> Result<(), Error> {
     let mut tries = 0;
     loop {
+        watch.let_ours_pass();
         let Err(error) = conn.execute_batch("COMMIT") else {
             return Ok(());
         };

@@ -101,12 +101,16 @@ fn admit(options: &FenceOptions, fence: &Fence, mark: &Mark) -> String {
 }
 
 /// Reads the marks of the fence's keys: key, domain, token, step; the first two as digits.
+///
+/// For update, because a transaction of the caller may have a snapshot older than what refused. It waits
+/// for nobody: the mark that refused is locked by the transaction itself.
 pub(crate) fn read(table: &TableName, fence: &Fence) -> String {
     let keys: Vec<String> = (fence.marks().iter())
         .map(|mark| format!("x'{}'", hex(mark.key.as_bytes())))
         .collect();
     format!(
-        "SELECT HEX(`key`), HEX(domain), token, step FROM {} WHERE `key` IN ({})",
+        "SELECT HEX(`key`), HEX(domain), token, step FROM {} WHERE `key` IN ({}) \
+         FOR UPDATE SKIP LOCKED",
         table.quoted('`'),
         keys.join(", "),
     )

@@ -120,8 +120,7 @@ impl Driver for Sqlite {
                     return Commit::Failed(failed(&error, 0), error);
                 }
             }
-            hook.watch.let_ours_pass();
-            let committed = commit_when_readers_left(conn).await;
+            let committed = commit_when_readers_left(conn, &hook.watch).await;
             if matches!(committed, Commit::Done { .. }) {
                 hook.watch.let_all_pass();
                 if !hook.watch.was_asked() {
@@ -240,9 +239,10 @@ fn stored_mark(row: &SqliteRow) -> Option<StoredMark> {
 
 /// Commits. A reader that holds a rollback-journal database busy leaves the transaction open, and
 /// it is too late to run it again: wait for the reader a few times.
-async fn commit_when_readers_left(conn: &mut SqliteConnection) -> Commit {
+async fn commit_when_readers_left(conn: &mut SqliteConnection, watch: &Watch) -> Commit {
     let mut tries = 0;
     loop {
+        watch.let_ours_pass();
         let Err(error) = Manager::commit(conn).await else {
             return Commit::Done { clean: true };
         };

@@ -125,6 +125,7 @@ table! {
         unusual_settings_change_no_verdict,
         both_meanings_of_affected_rows_give_the_same_verdicts,
         a_fence_after_a_read_gives_no_wrong_result_unnoticed,
+        a_stale_fence_after_a_read_is_told_as_such,
         a_read_before_the_fence_is_stale_where_the_database_says_nothing,
         a_conflict_with_the_snapshot_is_no_unfenced_commit,
         a_stale_fence_inside_a_raw_savepoint_ends_the_transaction;

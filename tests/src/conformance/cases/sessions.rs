@@ -210,6 +210,28 @@ pub(super) async fn a_fence_after_a_read_gives_no_wrong_result_unnoticed(world: 
     world.until_nobody_is_in_a_transaction().await;
 }
 
+/// The refusal names the mark that refused, although the transaction's snapshot is older.
+pub(super) async fn a_stale_fence_after_a_read_is_told_as_such(world: Arc<World>) {
+    if !world.abilities().joins {
+        return world.not_applicable(NO_JOIN);
+    }
+    let newer = world.begin(&fence(KEY, 9)).await;
+    let joining = {
+        let (world, before) = (world.clone(), reading(&world));
+        tokio::spawn(async move { world.source.admit(&before, &fence(KEY, 7)).await.map(drop) })
+    };
+    world.until_somebody_waits().await;
+    newer.commit().await.unwrap();
+    match joining.await.unwrap() {
+        Err(Verdict::Stale { highest, .. }) => assert_eq!(highest, token(9)),
+        // Serialization failure, snapshot conflict, busy: the server was first.
+        Err(Verdict::Database(_)) => assert!(checks_snapshots(&world).await),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(world.mark(KEY).await, Some(9));
+    world.until_nobody_is_in_a_transaction().await;
+}
+
 /// The reason why the fence has to be the first statement: evidence for what the documentation of
 /// `admit` says, on the databases that do not refuse it.
 pub(super) async fn a_read_before_the_fence_is_stale_where_the_database_says_nothing(
