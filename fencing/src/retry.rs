@@ -11,6 +11,24 @@ use std::time::{Duration, Instant};
 
 use crate::FenceError;
 
+/// When something began.
+#[cfg(any(feature = "__diesel", feature = "__diesel-async"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Began(Instant);
+
+#[cfg(any(feature = "__diesel", feature = "__diesel-async"))]
+impl Began {
+    pub(crate) fn now() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Whether at least so much time has passed since.
+    #[allow(dead_code, reason = "asked by PostgreSQL only")]
+    pub(crate) fn is_past(self, time: Duration) -> bool {
+        self.0.elapsed() >= time
+    }
+}
+
 /// Counts the attempts of one transaction.
 #[derive(Debug)]
 pub(crate) struct Retry {

@@ -6,8 +6,6 @@
 //! that could not be put right stays counted as being inside of a transaction, which is what makes a
 //! pool of r2d2 drop it.
 
-use std::time::Instant;
-
 #[cfg(any(feature = "diesel-mysql", feature = "diesel-sqlite"))]
 use ::diesel::connection::TransactionManager;
 #[cfg(feature = "diesel-mysql")]
@@ -18,6 +16,7 @@ use highwater_lock::Fence;
 
 use super::FenceError;
 use crate::migrate::MigrateError;
+use crate::retry::Began;
 use crate::sql::{Class, Failed, Marker};
 use crate::{FenceOptions, TableName};
 
@@ -56,7 +55,7 @@ pub struct Order<'a> {
     pub(crate) marker: Marker,
     /// When it was given.
     #[allow(dead_code, reason = "asked by PostgreSQL only")]
-    pub(crate) since: Instant,
+    pub(crate) since: Began,
 }
 
 /// A transaction that was opened.

@@ -4,13 +4,13 @@
 //! that can be waited for.
 
 use std::fmt;
-use std::time::Instant;
 
 use ::diesel::result::Error;
 
 use super::FenceError;
 use super::dialect::Dialect;
 use super::driver::{Failure, Opened, Order};
+use crate::retry::Began;
 use crate::sql::Marker;
 use crate::{Fence, FenceOptions};
 
@@ -46,7 +46,7 @@ impl<'c, C: Dialect> Fenced<'c, C> {
             fence,
             options,
             marker,
-            since: Instant::now(),
+            since: Began::now(),
         };
         C::open(conn, order)
     }

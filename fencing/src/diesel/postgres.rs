@@ -107,7 +107,7 @@ fn not_opened(conn: &mut PgConnection, order: Order<'_>, error: Error) -> Failur
 /// that, nothing is known about the mark either.
 fn class_of_other(order: Order<'_>) -> Class {
     match order.options.lock_wait() {
-        Some(wait) if order.since.elapsed() >= wait => Class::LockTimeout,
+        Some(wait) if order.since.is_past(wait) => Class::LockTimeout,
         _ => Class::Other,
     }
 }

@@ -5,7 +5,6 @@
 //! calls these in the right order; nothing here decides when.
 
 use std::num::NonZeroU32;
-use std::time::Instant;
 
 use ::diesel::connection::TransactionManagerStatus;
 use ::diesel::result::{DatabaseErrorKind, Error};
@@ -14,6 +13,7 @@ use futures_core::future::BoxFuture;
 
 use super::FenceError;
 use crate::migrate::{MigrateError, Outcome};
+use crate::retry::Began;
 use crate::sql::{Class, Failed, Marker};
 use crate::{Fence, FenceOptions, TableName};
 
@@ -66,7 +66,7 @@ pub struct Order<'a> {
     pub(crate) marker: Marker,
     /// When it was given.
     #[allow(dead_code, reason = "asked by PostgreSQL only")]
-    pub(crate) since: Instant,
+    pub(crate) since: Began,
 }
 
 /// Why something was refused, and what the driver's error in it means, which its text alone may not

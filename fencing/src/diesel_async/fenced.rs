@@ -4,7 +4,6 @@
 //! is safe. How to begin and commit on each database stands in `driver` and its implementations.
 
 use std::fmt;
-use std::time::Instant;
 
 use ::diesel::result::Error;
 use ::diesel_async::AnsiTransactionManager;
@@ -12,6 +11,7 @@ use ::diesel_async::AnsiTransactionManager;
 use super::FenceError;
 use super::connection::Connection;
 use super::driver::{self, Cleaned, Commit, Failure, Order, said};
+use crate::retry::Began;
 use crate::sql::{Class, Failed, Marker};
 use crate::{Fence, FenceOptions};
 
@@ -50,7 +50,7 @@ impl<'c, C: Connection> Fenced<'c, C> {
             fence,
             options,
             marker: tx.marker,
-            since: Instant::now(),
+            since: Began::now(),
         };
         let begin = C::begin(order);
         let begun = AnsiTransactionManager::begin_transaction_sql(&mut *tx.conn, &begin).await;
