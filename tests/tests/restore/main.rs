@@ -66,13 +66,14 @@ where
     Ok(careful)
 }
 
-/// `highwater fence raise`, first for all marks, then for the keys that the application knows.
+/// `highwater fence raise`, first for all marks, then for the keys that the application knows. Naming
+/// those that have a mark as well would hide it if the first did nothing.
 async fn raise(marks: &Marks) -> Outcome<()> {
     let floor = FencingToken::new(NEXT).expect("not zero");
     let raised = marks.raise(&Selection::all(), domain(), floor).await?;
     assert_eq!(raised.changed.len(), 1);
-    let keys = [APPLE, YOUNG].map(key);
-    let raised = marks.raise_keys(&keys.into(), domain(), floor).await?;
+    let known = [key(YOUNG)].into();
+    let raised = marks.raise_keys(&known, domain(), floor).await?;
     assert_eq!(raised.created.len(), 1);
     Ok(())
 }
