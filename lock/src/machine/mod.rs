@@ -45,8 +45,9 @@ use crate::{
 /// Deterministic: the same commands with the same stamps give the same outcomes and the same
 /// [`snapshot`](Machine::snapshot), on every machine with the same [`Limits`]. The cost of a
 /// command grows with what the command itself removes or ends, and never with the number of keys
-/// held or of requests queued, except for how far away their memory is. (One thing can add a
-/// logarithm: deadlines that come in no order at all, when each lease is shorter than the last.)
+/// held or of requests queued, except for how far away their memory is. (Three things can add a
+/// logarithm: deadlines that come in no order at all, when each lease is shorter than the last;
+/// many queued requests of one connection; and many slots of one name.)
 ///
 /// ```
 /// use core::time::Duration;
