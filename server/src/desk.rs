@@ -338,7 +338,9 @@ impl State {
             Operation::AcquireSlot { name, .. } => Some(name.clone().into()),
             _ => None,
         };
+        let span = self.span(&what);
         let outcome = self.apply(now, what);
+        self.promise_what_is_held(span, &outcome);
         if let (Some(keys), highwater_lock::Reply::Queued) = (keys, &outcome) {
             let depths = keys.iter().map(|key| self.machine.queue_len(key));
             self.tally.joined(depths.max().unwrap_or_default());

@@ -24,6 +24,8 @@ mod tests;
 mod timers;
 mod waiters;
 
+use core::time::Duration;
+
 use alloc::vec::Vec;
 
 pub use listing::NameView;
@@ -221,6 +223,60 @@ impl Machine {
             Operation::Disconnect { connection } => self.disconnect(connection, events),
             Operation::ForceRelease { key } => self.force_release(&key, events),
         }
+    }
+
+    /// For how long this operation could make something be held: the whole lease of an acquire that
+    /// would be granted or queued, and what an extension or a release with a minimum hold would
+    /// leave to run, counted from [`Machine::now`]. Zero for an operation that prolongs nothing.
+    /// Changes nothing itself, and takes the machine as it is: a tick before it brings it up to
+    /// date.
+    ///
+    /// # Errors
+    /// The reply to an operation that would change nothing but the time.
+    pub fn would_hold(&self, operation: &Operation) -> Result<Duration, Reply> {
+        let rest = |until: Timestamp| until.saturating_since(self.now);
+        let (waiter, keys, kind, wait, lease) = match operation {
+            Operation::Acquire {
+                waiter,
+                keys,
+                wait,
+                lease,
+            } => (waiter, keys.clone(), Kind::Plain, wait, lease),
+            Operation::AcquireSlot {
+                waiter,
+                name,
+                slots,
+                wait,
+                lease,
+            } => (
+                waiter,
+                name.clone().into(),
+                Kind::Slots(*slots),
+                wait,
+                lease,
+            ),
+            Operation::Release {
+                keys,
+                token,
+                minimum_hold,
+            } => {
+                let checked = self.check_release(keys, *token, *minimum_hold);
+                return checked.map(|(_, until)| rest(until));
+            }
+            Operation::Extend { keys, token, lease } => {
+                let checked = self.check_extend(keys, *token, *lease);
+                return checked.map(|(_, expires)| rest(expires));
+            }
+            _ => return Ok(Duration::ZERO),
+        };
+        let request = Request {
+            waiter: *waiter,
+            keys,
+            kind,
+            wait: *wait,
+            lease: *lease,
+        };
+        self.check_acquire(&request).map(|_| *lease)
     }
 
     /// Earliest moment at which a tick would change anything, or `None` if time alone changes

@@ -8,7 +8,9 @@ use super::names::Kind;
 use super::slab::Id;
 use super::{HoldState, Machine};
 use crate::time::micros_rounded_up;
-use crate::{Ended, Event, FencingToken, Grant, Key, KeySet, Rejection, Reply, WaiterId};
+use crate::{
+    Ended, Event, FencingToken, Grant, Key, KeySet, Rejection, Reply, Timestamp, WaiterId,
+};
 
 impl Machine {
     /// The next token, which will not come again.
@@ -84,21 +86,10 @@ impl Machine {
         minimum_hold: Duration,
         events: &mut Vec<Event>,
     ) -> Reply {
-        let longest = self.limits.longest_minimum_hold();
-        if minimum_hold > longest {
-            return Reply::Rejected(Rejection::MinimumHold { longest });
-        }
-        let id = match self.holds.claim(token, keys, self.now) {
-            Claim::NotHeld => return Reply::NotHeld,
-            Claim::OtherKeys => return Reply::GroupMismatch,
-            Claim::Running(id) => id,
+        let (id, until) = match self.check_release(keys, token, minimum_hold) {
+            Ok(checked) => checked,
+            Err(reply) => return reply,
         };
-        let hold = self.holds.get(id).expect("a claim is of a hold");
-        if let HoldState::Retained { .. } = hold.state {
-            // The sender did not see the first answer, and says it again.
-            return Reply::Released;
-        }
-        let until = hold.granted_at.saturating_add(minimum_hold);
         if until > self.now {
             self.holds.set_state(id, HoldState::Retained { until });
         } else {
@@ -108,22 +99,58 @@ impl Machine {
         Reply::Released
     }
 
-    pub(super) fn extend(&mut self, keys: &KeySet, token: FencingToken, lease: Duration) -> Reply {
-        if let Err(rejection) = self.check_lease(lease) {
-            return Reply::Rejected(rejection);
+    /// What is released, and until when it is kept from everybody; or the answer that changes
+    /// nothing.
+    pub(super) fn check_release(
+        &self,
+        keys: &KeySet,
+        token: FencingToken,
+        minimum_hold: Duration,
+    ) -> Result<(Id, Timestamp), Reply> {
+        let longest = self.limits.longest_minimum_hold();
+        if minimum_hold > longest {
+            return Err(Reply::Rejected(Rejection::MinimumHold { longest }));
         }
-        let id = match self.holds.claim(token, keys, self.now) {
-            Claim::NotHeld => return Reply::NotHeld,
-            Claim::OtherKeys => return Reply::GroupMismatch,
-            Claim::Running(id) => id,
+        let (id, hold) = self.claimed(keys, token)?;
+        if let HoldState::Retained { .. } = hold.state {
+            // The sender did not see the first answer, and says it again.
+            return Err(Reply::Released);
+        }
+        Ok((id, hold.granted_at.saturating_add(minimum_hold)))
+    }
+
+    pub(super) fn extend(&mut self, keys: &KeySet, token: FencingToken, lease: Duration) -> Reply {
+        let (id, expires) = match self.check_extend(keys, token, lease) {
+            Ok(checked) => checked,
+            Err(reply) => return reply,
         };
-        match self.holds.get(id).expect("a claim is of a hold").state {
-            HoldState::Retained { .. } => Reply::NotHeld,
+        self.holds.set_state(id, HoldState::Held { expires });
+        Reply::Extended { expires }
+    }
+
+    /// What is extended, and when it then ends; or the answer that changes nothing.
+    pub(super) fn check_extend(
+        &self,
+        keys: &KeySet,
+        token: FencingToken,
+        lease: Duration,
+    ) -> Result<(Id, Timestamp), Reply> {
+        self.check_lease(lease).map_err(Reply::Rejected)?;
+        let (id, hold) = self.claimed(keys, token)?;
+        match hold.state {
+            HoldState::Retained { .. } => Err(Reply::NotHeld),
             HoldState::Held { expires } => {
-                let expires = expires.max(self.now.plus(micros_rounded_up(lease)));
-                self.holds.set_state(id, HoldState::Held { expires });
-                Reply::Extended { expires }
+                let asked = self.now.plus(micros_rounded_up(lease));
+                Ok((id, expires.max(asked)))
             }
+        }
+    }
+
+    fn claimed(&self, keys: &KeySet, token: FencingToken) -> Result<(Id, &Hold), Reply> {
+        match self.holds.claim(token, keys, self.now) {
+            Claim::NotHeld => Err(Reply::NotHeld),
+            Claim::OtherKeys => Err(Reply::GroupMismatch),
+            Claim::Running(id) => Ok((id, self.holds.get(id).expect("a claim is of a hold"))),
         }
     }
 

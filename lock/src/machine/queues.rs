@@ -25,32 +25,17 @@ pub(super) struct Request {
 
 impl Machine {
     pub(super) fn acquire(&mut self, request: Request) -> Reply {
-        if let Err(rejection) = self.check_request(&request) {
-            return Reply::Rejected(rejection);
-        }
-        let survey = self.names.survey(&request.keys, request.kind);
-        if let Some(conflict) = survey.conflict {
-            return Reply::Rejected(conflict);
-        }
-        if self.next_token.is_none() {
-            return Reply::Rejected(Rejection::TokensExhausted);
-        }
-        if !survey.open && request.wait.is_zero() {
-            return Reply::TimedOut;
-        }
-        if self.names.in_use() + survey.new_keys > u64::from(self.limits.keys) {
-            return Reply::Busy(Busy::Keys);
-        }
+        let is_open = match self.check_acquire(&request) {
+            Ok(is_open) => is_open,
+            Err(reply) => return reply,
+        };
         let lease_micros = micros_rounded_up(request.lease);
-        if survey.open {
+        if is_open {
             let token = self.take_token().expect("there is a token");
             let Request {
                 waiter, keys, kind, ..
             } = request;
             return Reply::Granted(self.grant(waiter, keys, kind, lease_micros, token));
-        }
-        if let Some(busy) = self.full_queue(request.waiter.connection, survey.longest_queue) {
-            return Reply::Busy(busy);
         }
         let deadline = self.now.saturating_add(request.wait);
         self.enqueue(Newcomer {
@@ -61,6 +46,31 @@ impl Machine {
             lease_micros,
         });
         Reply::Queued
+    }
+
+    /// Whether a request is granted at once or queued; or the answer that changes nothing.
+    pub(super) fn check_acquire(&self, request: &Request) -> Result<bool, Reply> {
+        self.check_request(request).map_err(Reply::Rejected)?;
+        let survey = self.names.survey(&request.keys, request.kind);
+        if let Some(conflict) = survey.conflict {
+            return Err(Reply::Rejected(conflict));
+        }
+        if self.next_token.is_none() {
+            return Err(Reply::Rejected(Rejection::TokensExhausted));
+        }
+        if !survey.open && request.wait.is_zero() {
+            return Err(Reply::TimedOut);
+        }
+        if self.names.in_use() + survey.new_keys > u64::from(self.limits.keys) {
+            return Err(Reply::Busy(Busy::Keys));
+        }
+        if survey.open {
+            return Ok(true);
+        }
+        match self.full_queue(request.waiter.connection, survey.longest_queue) {
+            Some(busy) => Err(Reply::Busy(busy)),
+            None => Ok(false),
+        }
     }
 
     /// Puts a request at the end of the queues of all its keys.

@@ -102,7 +102,11 @@ impl History {
     fn play(&mut self, steps: u64, seen: &mut BTreeSet<&'static str>) {
         for step in 0..steps {
             let (now, command) = self.next_command();
+            let foreseen = self.foresee(now, &command);
             let outcome = self.machine.apply(now, command.clone());
+            if let Some(foreseen) = foreseen {
+                check_foreseen(&foreseen, &outcome.reply, &self.machine, &command.operation);
+            }
             let expected = self.naive.apply(now, command.clone());
             assert_eq!(outcome, expected, "step {step}: {command:?} at {now}");
             self.machine.assert_valid();
@@ -116,6 +120,18 @@ impl History {
                 self.compare_views(step);
             }
         }
+    }
+
+    /// What the machine says in advance, unless the command ends more than that takes account of.
+    fn foresee(&self, now: Timestamp, command: &Command) -> Option<Result<Duration, Reply>> {
+        if command.epoch < self.machine.epoch() {
+            return None;
+        }
+        let mut before = self.machine.clone();
+        before.apply(now, Command::new(command.epoch, Operation::Tick));
+        let due = before.next_deadline();
+        due.is_none_or(|due| due > before.now())
+            .then(|| before.would_hold(&command.operation))
     }
 
     fn compare_views(&self, step: u64) {
@@ -399,5 +415,33 @@ impl Random {
 
     fn one_in(&mut self, count: u32) -> bool {
         self.below(count) == 0
+    }
+}
+
+fn check_foreseen(
+    foreseen: &Result<Duration, Reply>,
+    reply: &Reply,
+    machine: &Machine,
+    operation: &Operation,
+) {
+    let span = match foreseen {
+        Ok(span) => *span,
+        Err(foreseen) => return assert_eq!(foreseen, reply, "{operation:?}"),
+    };
+    let rest = |until: Timestamp| until.saturating_since(machine.now());
+    match (operation, reply) {
+        (_, Reply::Granted(grant)) => assert_eq!(rest(grant.expires), span, "{operation:?}"),
+        (Operation::Acquire { lease, .. }, Reply::Queued) => assert_eq!(*lease, span),
+        (Operation::AcquireSlot { lease, .. }, Reply::Queued) => assert_eq!(*lease, span),
+        (_, Reply::Extended { expires }) => assert_eq!(rest(*expires), span, "{operation:?}"),
+        (Operation::Release { .. }, Reply::Released) => {}
+        (
+            Operation::Acquire { .. }
+            | Operation::AcquireSlot { .. }
+            | Operation::Extend { .. }
+            | Operation::Release { .. },
+            _,
+        ) => panic!("{operation:?} was to take {span:?}, and got {reply:?}"),
+        _ => assert_eq!(span, Duration::ZERO, "{operation:?}"),
     }
 }

@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use highwater_lock::{Busy, ConnectionId, Key, Limits, Operation, Timestamp, WaiterId};
+use highwater_lock::{
+    Busy, ConnectionId, Key, Limits, Operation, Reply as Outcome, Timestamp, WaiterId,
+};
 use highwater_protocol::{ErrorCode, Reply, RequestNumber};
 
 use super::parked::{Entry, acquired};
@@ -20,6 +22,16 @@ enum Verdict {
     /// Not before the disk or the time allows it; answered at this moment at the latest.
     Park(Timestamp),
     Refuse(Refusal),
+    /// The machine would answer this and change nothing, however much the disk allowed.
+    Answer(Outcome),
+}
+
+/// For how long an operation may make something be held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    time: Duration,
+    /// The most that the limits allow.
+    longest: Duration,
 }
 
 /// Why a request is not run. It has no effect.
@@ -58,6 +70,7 @@ impl State {
     ) {
         match self.judge(now, connection, &operation) {
             Verdict::Run => self.run(now, connection, asked, operation),
+            Verdict::Answer(outcome) => self.answer(connection, asked, outcome),
             Verdict::Refuse(refusal) => {
                 self.tally.refused(refusal);
                 if let Some(link) = self.connections.get(&connection) {
@@ -65,6 +78,8 @@ impl State {
                 }
             }
             Verdict::Park(until) => {
+                let span = self.span(&operation);
+                self.promise(span);
                 if let Some(link) = self.connections.get_mut(&connection) {
                     link.queued.insert(asked.id, asked);
                     self.tally.parked += u64::from(deadline.is_none());
@@ -86,15 +101,16 @@ impl State {
     ) -> Verdict {
         match operation {
             Operation::Acquire { wait, lease, .. } | Operation::AcquireSlot { wait, lease, .. } => {
-                let verdict = self.judge_acquire(now, acquired(operation), *wait, *lease);
+                let verdict = self.judge_acquire(now, operation, *wait, *lease);
                 self.if_there_is_room(connection, acquired(operation), verdict)
             }
             Operation::Extend { lease, .. } => {
-                self.judge_span(now, connection, *lease, Verdict::Refuse(Refusal::NotActive))
+                let fallback = Verdict::Refuse(Refusal::NotActive);
+                self.judge_span(now, connection, operation, *lease, fallback)
             }
             // Better given back without a promise for the time after a crash than kept.
             Operation::Release { minimum_hold, .. } if !minimum_hold.is_zero() => {
-                self.judge_span(now, connection, *minimum_hold, Verdict::Run)
+                self.judge_span(now, connection, operation, *minimum_hold, Verdict::Run)
             }
             _ => Verdict::Run,
         }
@@ -103,7 +119,7 @@ impl State {
     fn judge_acquire(
         &mut self,
         now: Timestamp,
-        keys: &[Key],
+        operation: &Operation,
         wait: Duration,
         lease: Duration,
     ) -> Verdict {
@@ -111,24 +127,30 @@ impl State {
             return Verdict::Refuse(Refusal::NotActive);
         }
         let limits = self.machine.limits();
-        let Some(reserve) = &mut self.reserve else {
+        let Some(reserve) = &self.reserve else {
             return Verdict::Run;
         };
         if !legal_lease(lease, limits) || wait > limits.wait {
             return Verdict::Run;
         }
-        let covered = reserve.covers(lease);
+        let held_back = self.held_back.filter(|end| now < *end);
+        let behind_others = self.parked.most_for(acquired(operation)) > 0;
+        let free = held_back.is_none() && !behind_others;
+        if free && reserve.covers(lease) && reserve.room(&self.machine) > 0 {
+            return Verdict::Run;
+        }
+        // What the machine refuses anyway is not worth a write.
+        if let Err(outcome) = self.would_hold(now, operation) {
+            return Verdict::Answer(outcome);
+        }
         let until = now.saturating_add(wait);
-        match self.held_back.filter(|end| now < *end) {
+        match held_back {
             Some(end) if until > end => return Verdict::Park(until),
             Some(_) => return Verdict::Refuse(Refusal::NotActive),
             None => {}
         }
-        let behind_others = self.parked.most_for(keys) > 0;
-        if covered && !behind_others && reserve.room(&self.machine) > 0 {
-            return Verdict::Run;
-        }
-        if reserve.is_used_up(&self.machine) {
+        let reserve = self.reserve.as_ref();
+        if reserve.is_some_and(|reserve| reserve.is_used_up(&self.machine)) {
             return Verdict::Refuse(Refusal::NoToken);
         }
         match wait.is_zero() {
@@ -173,25 +195,70 @@ impl State {
         &mut self,
         now: Timestamp,
         connection: ConnectionId,
+        operation: &Operation,
         span: Duration,
         fallback: Verdict,
     ) -> Verdict {
         if self.sealed {
             return Verdict::Refuse(Refusal::NotActive);
         }
-        let limits = self.machine.limits();
-        // What the machine refuses anyway is not worth a write.
-        let longest = limits.lease.max(limits.minimum_hold).min(Limits::LONGEST);
-        let covered = match &mut self.reserve {
-            Some(reserve) if !span.is_zero() && span <= longest => reserve.covers(span),
-            _ => true,
+        if self.covers(span) {
+            return Verdict::Run;
+        }
+        let rest = match self.would_hold(now, operation) {
+            Ok(rest) => rest,
+            Err(outcome) => return Verdict::Answer(outcome),
         };
-        if covered {
+        if self.covers(rest) {
             Verdict::Run
         } else if self.storage_failed || self.has_too_many(connection) {
             fallback
         } else {
             Verdict::Park(now.saturating_add(DISK_TIME))
+        }
+    }
+
+    fn covers(&self, span: Duration) -> bool {
+        let reserve = self.reserve.as_ref();
+        span.is_zero() || reserve.is_none_or(|reserve| reserve.covers(span))
+    }
+
+    /// What the machine would make of an operation now.
+    fn would_hold(&mut self, now: Timestamp, operation: &Operation) -> Result<Duration, Outcome> {
+        self.apply(now, Operation::Tick);
+        self.machine.would_hold(operation)
+    }
+
+    /// What has to be promised for an operation that has an effect.
+    pub(super) fn span(&self, operation: &Operation) -> Span {
+        let limits = self.machine.limits();
+        let (time, longest) = match operation {
+            Operation::Acquire { lease, .. }
+            | Operation::AcquireSlot { lease, .. }
+            | Operation::Extend { lease, .. } => (*lease, limits.lease),
+            Operation::Release { minimum_hold, .. } if !minimum_hold.is_zero() => {
+                let rest = self.machine.would_hold(operation).unwrap_or_default();
+                (rest, limits.minimum_hold)
+            }
+            _ => (Duration::ZERO, Duration::ZERO),
+        };
+        Span { time, longest }
+    }
+
+    fn promise(&mut self, span: Span) {
+        if let Some(reserve) = self.reserve.as_mut().filter(|_| !span.time.is_zero()) {
+            reserve.promise(span.time, span.longest.min(Limits::LONGEST));
+        }
+    }
+
+    /// A crash must not forget what was just given, or will be when its turn comes.
+    pub(super) fn promise_what_is_held(&mut self, span: Span, outcome: &Outcome) {
+        if let Outcome::Granted(_)
+        | Outcome::Queued
+        | Outcome::Extended { .. }
+        | Outcome::Released = outcome
+        {
+            self.promise(span);
         }
     }
 

@@ -33,7 +33,7 @@ pub(crate) struct Reserve {
     durable: Record,
     /// How many tokens are reserved at a time.
     block: u64,
-    /// The longest lease that was asked for since the start, rounded up.
+    /// The longest lease that was given since the start or waits to be, rounded up.
     promised: Duration,
     /// When the leases from before the start are over.
     old_leases_end: Timestamp,
@@ -124,10 +124,15 @@ impl Reserve {
         (waits && end > Timestamp::ZERO).then_some(end)
     }
 
-    /// Whether a lock may be held for this long. If not, it will be worth asking again after the
-    /// next record.
-    pub(crate) fn covers(&mut self, span: Duration) -> bool {
-        self.promised = self.promised.max(rounded_up(span));
+    /// Takes note that a lock is or will be held for this long, of at most `longest`.
+    pub(crate) fn promise(&mut self, span: Duration, longest: Duration) {
+        let rounded = rounded_up(span).min(longest).max(span);
+        self.promised = self.promised.max(rounded);
+    }
+
+    /// Whether a lock may be held for this long, if that is [promised](Reserve::promise) with it.
+    /// If not, it will be worth asking again after the next record with that promise.
+    pub(crate) fn covers(&self, span: Duration) -> bool {
         // What is being written may promise less, when older leases have ended by now.
         let written = self.writing.iter().chain([&self.durable]);
         written.into_iter().all(|record| span <= record.horizon)

@@ -70,6 +70,8 @@ fn a_lease_is_covered_only_once_it_is_stored() {
     let (mut reserve, machine) = reserve(100, 10, 0);
     let lease = Duration::from_secs(30);
     assert!(!reserve.covers(lease));
+    assert_eq!(reserve.next_record(NOW, &machine), None, "only asked");
+    reserve.promise(lease, Limits::LONGEST);
     let record = reserve.next_record(NOW, &machine).unwrap();
     assert!(record.horizon >= lease);
     assert!(!reserve.covers(lease));
@@ -97,6 +99,7 @@ fn old_leases_count_until_they_are_over_and_a_record_under_way_may_forget_them()
         !reserve.covers(lease),
         "as soon as that record is durable, a crash would forget this lease"
     );
+    reserve.promise(lease, Limits::LONGEST);
     reserve.stored(after, 8);
     let next = reserve.next_record(end, &machine).unwrap();
     assert!(next.horizon >= lease);
