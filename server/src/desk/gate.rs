@@ -11,7 +11,7 @@ use highwater_lock::{
 };
 use highwater_protocol::{ErrorCode, Reply, RequestNumber};
 
-use super::parked::{Entry, acquired};
+use super::parked::{Entry, Place, acquired, with_wait_until};
 use super::{STOPPED, State, waiter};
 use crate::storage::legal_lease;
 use crate::translate::Asked;
@@ -59,16 +59,16 @@ impl Refusal {
 }
 
 impl State {
-    /// Runs, parks or refuses what a connection asks for. What is parked again keeps its deadline.
+    /// Runs, parks or refuses what a connection asks for. What is parked again keeps its place.
     pub(super) fn admit(
         &mut self,
         now: Timestamp,
         connection: ConnectionId,
         asked: Asked,
         operation: Operation,
-        deadline: Option<Timestamp>,
+        place: Option<Place>,
     ) {
-        match self.judge(now, connection, &operation) {
+        match self.judge(now, connection, &operation, place) {
             Verdict::Run => self.run(now, connection, asked, operation),
             Verdict::Answer(outcome) => self.answer(connection, asked, outcome),
             Verdict::Refuse(refusal) => {
@@ -82,12 +82,13 @@ impl State {
                 self.promise(span);
                 if let Some(link) = self.connections.get_mut(&connection) {
                     link.queued.insert(asked.id, asked);
-                    self.tally.parked += u64::from(deadline.is_none());
-                    self.parked.push(Entry {
+                    self.tally.parked += u64::from(place.is_none());
+                    let entry = Entry {
                         waiter: waiter(connection, asked.id),
                         operation,
-                        until: deadline.unwrap_or(until),
-                    });
+                        until: place.map_or(until, |place| place.until),
+                    };
+                    self.parked.push(place, entry);
                 }
             }
         }
@@ -98,10 +99,11 @@ impl State {
         now: Timestamp,
         connection: ConnectionId,
         operation: &Operation,
+        place: Option<Place>,
     ) -> Verdict {
         match operation {
             Operation::Acquire { wait, lease, .. } | Operation::AcquireSlot { wait, lease, .. } => {
-                let verdict = self.judge_acquire(now, operation, *wait, *lease);
+                let verdict = self.judge_acquire(now, operation, place, *wait, *lease);
                 self.if_there_is_room(connection, acquired(operation), verdict)
             }
             Operation::Extend { lease, .. } => {
@@ -120,6 +122,7 @@ impl State {
         &mut self,
         now: Timestamp,
         operation: &Operation,
+        place: Option<Place>,
         wait: Duration,
         lease: Duration,
     ) -> Verdict {
@@ -134,7 +137,7 @@ impl State {
             return Verdict::Run;
         }
         let held_back = self.held_back.filter(|end| now < *end);
-        let behind_others = self.parked.most_for(acquired(operation)) > 0;
+        let behind_others = self.parked.is_behind(place, acquired(operation));
         let free = held_back.is_none() && !behind_others;
         if free && reserve.covers(lease) && reserve.room(&self.machine) > 0 {
             return Verdict::Run;
@@ -264,32 +267,46 @@ impl State {
 
     /// Answers what has been parked for too long, and lets the others in once old leases are over.
     pub(super) fn let_time_pass(&mut self, now: Timestamp) {
-        while let Some(entry) = self.parked.take_due(now) {
+        for _ in 0..AT_ONCE {
+            let Some(entry) = self.parked.take_due(now) else {
+                break;
+            };
             self.give_up(now, entry);
         }
         if self.held_back.is_some_and(|end| end <= now) {
             self.held_back = None;
             tracing::info!("leases of earlier starts are over: locks are granted from now on");
-            self.let_in(now);
+            self.parked.begin_round();
         }
+        self.go_on_letting_in(now);
     }
 
-    /// Judges everything that is parked again, in the order of arrival.
+    /// Judges everything that is parked again, in the order of arrival, in portions: what is left
+    /// over is due at once.
     pub(super) fn let_in(&mut self, now: Timestamp) {
-        while let Some(entry) = self.parked.take_due(now) {
-            self.give_up(now, entry);
-        }
-        for entry in self.parked.take_all() {
+        self.parked.begin_round();
+        self.go_on_letting_in(now);
+    }
+
+    fn go_on_letting_in(&mut self, now: Timestamp) {
+        // No record lets an acquire in before old leases are over.
+        let grants = self.held_back.is_none_or(|end| end <= now);
+        for _ in 0..AT_ONCE {
+            let Some((place, entry)) = self.parked.take_next(grants) else {
+                return;
+            };
+            if place.until <= now {
+                self.give_up(now, entry);
+                continue;
+            }
             let Entry {
-                waiter,
-                operation,
-                until,
+                waiter, operation, ..
             } = entry;
             let Some((asked, _)) = self.dequeue(waiter) else {
                 continue;
             };
-            let operation = with_wait_until(operation, now, until);
-            self.admit(now, waiter.connection, asked, operation, Some(until));
+            let operation = with_wait_until(operation, now, place.until);
+            self.admit(now, waiter.connection, asked, operation, Some(place));
         }
     }
 
@@ -348,45 +365,14 @@ impl State {
             self.machine.next_deadline(),
             self.parked.next_deadline(),
             self.held_back,
+            self.parked.is_in_round().then_some(Timestamp::ZERO),
         ];
         times.into_iter().flatten().min()
     }
 }
 
-/// The same operation; an acquire that has waited waits for the rest of its time.
-fn with_wait_until(operation: Operation, now: Timestamp, until: Timestamp) -> Operation {
-    let rest = |wait: Duration| match wait.is_zero() {
-        true => wait,
-        false => until.saturating_since(now),
-    };
-    match operation {
-        Operation::Acquire {
-            waiter,
-            keys,
-            wait,
-            lease,
-        } => Operation::Acquire {
-            waiter,
-            keys,
-            wait: rest(wait),
-            lease,
-        },
-        Operation::AcquireSlot {
-            waiter,
-            name,
-            slots,
-            wait,
-            lease,
-        } => Operation::AcquireSlot {
-            waiter,
-            name,
-            slots,
-            wait: rest(wait),
-            lease,
-        },
-        other => other,
-    }
-}
+/// How many that are parked are answered or let in before others get their turn.
+pub(super) const AT_ONCE: usize = 256;
 
 /// How long a request that does not wait for a lock may wait for the disk.
 const DISK_TIME: Duration = Duration::from_secs(1);

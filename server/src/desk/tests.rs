@@ -3,6 +3,7 @@
 //! No timekeeper runs here, so that moment lasts for as long as a test likes.
 
 mod durable;
+mod portions;
 mod promised;
 mod simulation;
 mod undecided;
