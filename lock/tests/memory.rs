@@ -9,8 +9,8 @@ use std::alloc::System;
 use std::time::Duration;
 
 use highwater_lock::{
-    Command, ConnectionId, Epoch, FencingToken, HashSeed, Key, Limits, Machine, Operation, Reply,
-    RequestId, Timestamp, WaiterId,
+    Command, ConnectionId, Epoch, FencingToken, HashSeed, Key, KeySet, Limits, Machine, Operation,
+    Reply, RequestId, Timestamp, WaiterId,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -32,7 +32,7 @@ fn apply(machine: &mut Machine, operation: Operation) -> Reply {
 fn acquire(number: u64, name: &str) -> Operation {
     Operation::Acquire {
         waiter: WaiterId::new(ConnectionId::new(number / 100), RequestId::new(number)),
-        keys: Key::new(name).unwrap().into(),
+        keys: KeySet::new([Key::new(name).unwrap()]).unwrap(),
         wait: Duration::from_secs(60),
         lease: Duration::from_secs(60),
     }
@@ -72,7 +72,8 @@ fn a_held_key_takes_at_most_250_bytes_and_all_of_it_comes_back() {
         }
     }
     println!("at most {worst} bytes for a held key, besides its own");
-    assert!(worst <= 250, "{worst} bytes for a held key");
+    // The promise is 250; this is what the tables are made for.
+    assert!(worst <= 160, "{worst} bytes for a held key");
 
     // Of 64 tokens in a row one stays: the worst case for the index of tokens.
     for number in (1..=200_000).filter(|number| number % 64 != 7) {
@@ -98,14 +99,16 @@ fn a_held_key_takes_at_most_250_bytes_and_all_of_it_comes_back() {
     println!("{left} bytes when nothing is held any more");
     assert!(left < 64 * 1_024 * 2, "{left} bytes stay behind");
 
-    apply(&mut machine, acquire(300_000, "one"));
+    // Of a long key there is one copy, however many wait for it.
+    let one = "1".repeat(Key::MAX_BYTES);
+    apply(&mut machine, acquire(300_000, &one));
     let held = taken();
     for number in 0..50_000 {
-        assert_eq!(apply(&mut machine, acquire(number, "one")), Reply::Queued);
+        assert_eq!(apply(&mut machine, acquire(number, &one)), Reply::Queued);
     }
     let bytes = (taken() - held) / 50_000;
     println!("{bytes} bytes for a waiter");
-    assert!(bytes <= 250, "{bytes} bytes for a waiter");
+    assert!(bytes <= 160, "{bytes} bytes for a waiter");
     let disconnected = (0..500).map(ConnectionId::new);
     for connection in disconnected {
         apply(&mut machine, Operation::Disconnect { connection });

@@ -5,6 +5,8 @@
     reason = "in a test a panic is the failure report"
 )]
 
+use std::collections::HashSet;
+
 use highwater_lock::{
     Domain, DomainError, Fence, FenceError, FenceKey, FencingToken, Grant, Key, KeyError, KeySet,
     KeySetError, Mark, Step, Timestamp, WaiterId,
@@ -50,6 +52,30 @@ fn keys_are_compared_by_bytes() {
     assert_ne!(key("\u{e9}"), key("e\u{301}"), "no normalisation");
     assert!(key("Z") < key("a"));
     assert!(key("z") < key("é"));
+}
+
+#[test]
+fn sets_are_compared_by_all_their_keys() {
+    let set = |names: &[&str]| KeySet::new(names.iter().map(|name| key(name))).unwrap();
+    assert_eq!(set(&["b", "a"]), set(&["a", "b"]));
+    assert_eq!(set(&["a"]), KeySet::from(key("a")));
+    assert_ne!(set(&["a", "b"]), set(&["a", "c"]));
+    assert_ne!(set(&["a"]), set(&["a", "b"]));
+    assert_ne!(set(&["a"]), set(&["b"]));
+    let sorted = [set(&["a"]), set(&["a", "b"]), set(&["a", "c"]), set(&["b"])];
+    assert!(sorted.is_sorted_by(|one, next| one < next));
+    let equal = HashSet::from([
+        set(&["a", "b"]),
+        set(&["b", "a"]),
+        set(&["a", "c"]),
+        set(&["a"]),
+    ]);
+    assert_eq!(equal.len(), 3);
+    assert_eq!(
+        size_of::<KeySet>(),
+        size_of::<Key>(),
+        "one key needs nothing more"
+    );
 }
 
 #[test]
