@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -38,7 +39,7 @@ pub(super) async fn serve(site: Arc<Site>, tcp: TcpStream, peer: SocketAddr) {
         return talk(&site, tcp, peer).await;
     };
     match timeout(
-        site.limits.request_time,
+        first_time(&site.limits),
         TlsAcceptor::from(tls.get()).accept(tcp),
     )
     .await
@@ -52,7 +53,9 @@ pub(super) async fn serve(site: Arc<Site>, tcp: TcpStream, peer: SocketAddr) {
 async fn talk(site: &Arc<Site>, stream: impl AsyncRead + AsyncWrite + Unpin, peer: SocketAddr) {
     let limits = &site.limits;
     let stream = TokioIo::new(Patient::new(stream, limits.stall_time));
+    let asked = AtomicBool::new(false);
     let service = service_fn(|request| {
+        asked.store(true, Ordering::Relaxed);
         let site = Arc::clone(site);
         async move { Ok::<_, Infallible>(routes::answer(&site, peer, request).await) }
     });
@@ -63,8 +66,18 @@ async fn talk(site: &Arc<Site>, stream: impl AsyncRead + AsyncWrite + Unpin, pee
         .max_headers(MOST_HEADERS)
         .serve_connection(stream, service);
     tokio::pin!(connection);
+    let silent = async {
+        sleep(first_time(limits)).await;
+        if asked.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        () = silent => {
+            site.complain(peer, &"no request came in time");
+            Ok(())
+        }
         () = sleep(limits.connection_time) => {
             connection.as_mut().graceful_shutdown();
             let last = at_least_a_moment(limits.stall_time);
@@ -81,11 +94,18 @@ async fn talk(site: &Arc<Site>, stream: impl AsyncRead + AsyncWrite + Unpin, pee
     }
 }
 
+/// Until its first request nobody knows whether a peer may ask, and it holds a place.
+fn first_time(limits: &AdminLimits) -> Duration {
+    limits.request_time.min(FIRST_REQUEST_TIME)
+}
+
 /// A zero here would cut off an answer that is ready.
 fn at_least_a_moment(span: Duration) -> Duration {
     span.max(Duration::from_millis(100))
 }
 
+/// For the TLS handshake, and for the head of the first request after it.
+const FIRST_REQUEST_TIME: Duration = Duration::from_secs(5);
 /// For the head of a request; a longer one is refused.
 const MOST_BUFFERED_BYTES: usize = 16 * 1024;
 const MOST_HEADERS: usize = 64;

@@ -130,7 +130,8 @@ pub struct AdminLimits {
     /// Open connections. One more is closed at once.
     pub connections: usize,
     /// The time for the head of a request, and as much again for its body; also how long a
-    /// connection may wait for its next request.
+    /// connection may wait for its next request. For the first request of a connection, and for
+    /// TLS before it, at most five seconds.
     pub request_time: Duration,
     /// How long a reader may take nothing at all while an answer waits for it.
     pub stall_time: Duration,

@@ -84,7 +84,8 @@ impl Problem {
         if self.status == 401 {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if self.status == 413 {
+        // Who may not ask keeps no place from those who may.
+        if matches!(self.status, 401 | 403 | 413) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response

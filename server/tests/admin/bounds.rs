@@ -159,3 +159,34 @@ async fn a_connection_does_not_live_for_ever() {
     assert_eq!(ask(&mut stream, "GET", "/healthz", "").await.status, 200);
     expect_end(&mut stream).await;
 }
+
+#[tokio::test]
+async fn who_has_no_token_keeps_no_place() {
+    let mut limits = AdminLimits::default();
+    limits.connections = 1;
+    limits.request_time = Duration::from_secs(60);
+    let token = highwater_server::AdminToken::from_file_content("ops", TOKEN).unwrap();
+    let server = server_with(|_| {}, |admin: Admin| admin.limits(limits).token(token)).await;
+    let mut stranger = connect(&server).await;
+    let answer = ask(&mut stranger, "GET", "/metrics", "").await;
+    answer.problem(401);
+    assert_eq!(answer.header("connection"), "close");
+    assert_eq!(expect_end(&mut stranger).await, b"");
+    // One that says nothing is closed long before its time for a later request.
+    let mut silent = connect(&server).await;
+    let ended = tokio::time::timeout(Duration::from_secs(30), expect_end(&mut silent)).await;
+    assert_eq!(ended.ok().as_deref(), Some(&b""[..]));
+    until(async || {
+        let mut operator = connect(&server).await;
+        let request = format!(
+            "GET /healthz HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        );
+        operator.write_all(request.as_bytes()).await.is_ok()
+            && read(&mut operator, false)
+                .await
+                .is_some_and(|answer| answer.status == 200)
+    })
+    .await;
+}
+
+const TOKEN: &str = "the-token-of-an-operator";
