@@ -205,6 +205,12 @@ fn other_variables_of_the_prefix_are_left_alone() {
         "HIGHWATER_TEST_POSTGRES_URL",
         "HIGHWATER_SEED",
         "HIGHWATER_KEY",
+        "HIGHWATER_TLS_CA",
+        "HIGHWATER_SERVER",
+        "HIGHWATER_LOCK_KEY",
+        "HIGHWATER_FENCING_TOKEN",
+        "HIGHWATER_FENCING_DOMAIN",
+        "HIGHWATER_BENCH_REDIS_URL",
         "PATH",
         "LISTEN",
     ] {

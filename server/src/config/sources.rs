@@ -187,7 +187,8 @@ impl Reader {
         }
         // Other programs have variables of this prefix, so only a slip of the pen is one.
         let is_ours = variable.starts_with("HIGHWATER_");
-        if SECRETS.iter().any(|secret| secret.name == variable) || !is_ours {
+        let is_secret = SECRETS.iter().any(|secret| secret.name == variable);
+        if is_secret || !is_ours || OF_OTHER_PARTS.contains(&&*variable) {
             return;
         }
         let names = known.iter().map(|(known, _)| &**known);
@@ -303,6 +304,21 @@ impl Reader {
         }
     }
 }
+
+/// Variables that mean something to another part of the command.
+const OF_OTHER_PARTS: &[&str] = &[
+    "HIGHWATER_ADMIN",
+    "HIGHWATER_ADMIN_TOKEN",
+    "HIGHWATER_ADMIN_TOKEN_FILE",
+    "HIGHWATER_BENCH_REDIS_URL",
+    "HIGHWATER_CLIENT_TOKEN_FILE",
+    "HIGHWATER_CONFIG",
+    "HIGHWATER_FENCING_DOMAIN",
+    "HIGHWATER_FENCING_TOKEN",
+    "HIGHWATER_LOCK_KEY",
+    "HIGHWATER_SERVER",
+    "HIGHWATER_TLS_CA",
+];
 
 impl Effective {
     /// The values.
