@@ -111,10 +111,11 @@ impl Ticket {
     }
 
     fn ended(&self) -> Option<Lost> {
-        self.life.lost().or_else(|| {
-            let gone = self.pool().is_domain_gone(self.domain());
-            gone.then_some(Lost::DomainChanged)
-        })
+        if self.life.lost().is_none() && self.pool().is_domain_gone(self.domain()) {
+            // Kept, because the domain could come back, and the ticket may not.
+            self.life.end(Lost::DomainChanged);
+        }
+        self.life.lost()
     }
 
     fn pool(&self) -> &Pool {

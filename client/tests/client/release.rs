@@ -115,6 +115,31 @@ async fn a_dropped_release_goes_on_in_the_background() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_ticket_stays_invalid_although_its_domain_comes_back() {
+    let (mut fake, _client, peers, ticket) = ticket("k").await;
+    fake.becomes(Manners::Polite(domain(2)));
+    for peer in peers {
+        peer.close();
+    }
+    let others = [fake.opened().await, fake.opened().await];
+    tokio::task::yield_now().await;
+    while ticket.is_valid() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(ticket.valid_before() > tokio::time::Instant::now().into_std());
+    fake.becomes(Manners::Polite(ticket.domain()));
+    for peer in others {
+        peer.close();
+    }
+    fake.opened().await;
+    fake.opened().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!ticket.is_valid());
+    assert_eq!(ticket.remaining(), Duration::ZERO);
+    assert_eq!(ticket.lost().await, Lost::DomainChanged);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_ticket_of_another_domain_is_never_released_at_this_one() {
     let (mut fake, client, peers, old) = ticket("k").await;
     fake.becomes(Manners::Polite(domain(2)));
