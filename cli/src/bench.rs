@@ -201,9 +201,15 @@ async fn announced<W: Into<OsString>>(
     words: impl IntoIterator<Item = W>,
 ) -> Result<(Process, String), Error> {
     let program = std::env::current_exe().map_err(Error::Process)?;
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    // What the environment says is for other servers.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HIGHWATER_") {
+            command.env_remove(name);
+        }
+    }
+    let mut child = command
         .args(words.into_iter().map(Into::into))
-        .env_remove("HIGHWATER_CLIENT_TOKEN")
         // Its log would tear the bar of progress apart.
         .env("RUST_LOG", "error")
         // Ends the echo with this process, however that ends.

@@ -192,7 +192,7 @@ async fn beside(
     loop {
         tokio::select! {
             status = child.wait() => return ended(status, None),
-            signal = signals.next() => send(&child, signal),
+            signal = signals.next_for_command() => send(&child, signal),
             why = &mut lost => {
                 let status = end(&mut child, options.kill_after, signals).await;
                 return ended(status, Some(why));
@@ -237,7 +237,7 @@ async fn end(
     loop {
         tokio::select! {
             status = child.wait() => return status,
-            signal = signals.next() => send(child, signal),
+            signal = signals.next_for_command() => send(child, signal),
             () = sleep_until(kill) => break,
         }
     }

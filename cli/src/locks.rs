@@ -12,7 +12,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::words::table;
+use crate::words::{digits, printable, table};
 use http::{Admin, HttpError, encode};
 
 /// List what is locked, or show one lock.
@@ -199,7 +199,11 @@ async fn show(key: &str, options: &Options) -> Result<String, Error> {
     let slots = lock
         .slots
         .map_or(String::new(), |slots| format!(", {slots} slots"));
-    let mut text = format!("{}: {} in the queue{slots}\n", lock.key, lock.queue);
+    let mut text = format!(
+        "{}: {} in the queue{slots}\n",
+        printable(&lock.key),
+        lock.queue
+    );
     let rows = lock.holders.iter().map(Holder::row).collect();
     text.push_str(&table(HOLDER_HEAD, rows));
     Ok(text)
@@ -216,7 +220,7 @@ impl Entry {
             write!(state, ", {} of {slots} slots", self.taken).expect("a string");
         }
         [
-            self.key.clone(),
+            printable(&self.key),
             of(|holder| holder.token.clone()),
             of(|holder| seconds(holder.held_ms)),
             of(|holder| seconds(holder.expires_in_ms)),
@@ -234,7 +238,7 @@ impl Holder {
             seconds(self.held_ms),
             seconds(self.expires_in_ms),
             self.state.clone(),
-            self.keys.join(" "),
+            printable(&self.keys.join(" ")),
         ]
     }
 }
@@ -243,26 +247,29 @@ impl Holder {
 fn told(released: &Released) -> String {
     let mut text = String::new();
     for hold in &released.ended {
-        let keys = hold.keys.join(" ");
+        let keys = printable(&hold.keys.join(" "));
         writeln!(text, "ended: token {} on {keys}", hold.token).expect("a string");
     }
     if released.ended.is_empty() {
-        writeln!(text, "nobody held {}", released.key).expect("a string");
+        writeln!(text, "nobody held {}", printable(&released.key)).expect("a string");
     }
     writeln!(text, "burned: token {}", released.burned_token).expect("a string");
     text.push_str(
         "Until a successor writes, the database still admits the old holder. To refuse it now:\n",
     );
-    let keys: Vec<String> = released
-        .fence_keys
-        .iter()
-        .map(|key| format!("--key {}", quoted(key)))
-        .collect();
+    let controls = |key: &String| key.contains(char::is_control);
+    let hex = released.fence_keys.iter().any(controls);
+    let key = |key: &String| match hex {
+        true => format!("--key {}", digits(key.as_bytes())),
+        false => format!("--key {}", quoted(key)),
+    };
+    let keys: Vec<String> = released.fence_keys.iter().map(key).collect();
     writeln!(
         text,
-        "  highwater fence raise --domain {} --floor {} {}",
+        "  highwater fence raise --domain {} --floor {} {}{}",
         released.domain,
         released.burned_token,
+        if hex { "--hex " } else { "" },
         keys.join(" "),
     )
     .expect("a string");
@@ -337,5 +344,16 @@ mod tests {
         );
         let command = r"  highwater fence raise --domain 00ff --floor 8 --key 'it'\''s' --key 'b'";
         assert!(text.lines().any(|line| line == command), "{text}");
+
+        let text = told(&Released {
+            key: "\u{1b}".into(),
+            domain: "00ff".into(),
+            burned_token: "8".into(),
+            ended: Vec::new(),
+            fence_keys: vec!["\u{1b}".into()],
+        });
+        let command = "  highwater fence raise --domain 00ff --floor 8 --hex --key 1b";
+        assert!(text.lines().any(|line| line == command), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text}");
     }
 }

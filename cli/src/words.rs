@@ -76,6 +76,19 @@ pub(crate) fn show_key(key: &FenceKey, hex: bool) -> String {
     }
 }
 
+/// Text that came from elsewhere, with what would move the cursor or colour a terminal escaped.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for char in text.chars() {
+        if char.is_control() {
+            shown.extend(char.escape_default());
+        } else {
+            shown.push(char);
+        }
+    }
+    shown
+}
+
 /// Columns that are as wide as they have to be, the last one open.
 pub(crate) fn table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
     let head = head.map(str::to_owned);
@@ -123,6 +136,15 @@ mod tests {
         }
         assert!(domain("etcd-1").is_err());
         assert!(domain("name:").is_err());
+    }
+
+    #[test]
+    fn nothing_that_is_printed_controls_a_terminal() {
+        assert_eq!(printable("a/é 1"), "a/é 1");
+        assert_eq!(
+            printable("\u{1b}[2J\u{9b}\u{7}\n"),
+            r"\u{1b}[2J\u{9b}\u{7}\n"
+        );
     }
 
     #[test]

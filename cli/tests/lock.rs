@@ -207,6 +207,40 @@ async fn signals_reach_the_command() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_that_is_ignored_stays_ignored() {
+    let base = Base::new().await;
+    let program = env!("CARGO_BIN_EXE_highwater");
+    let address = base.server.local_addr().to_string();
+    // As with `nohup`. The command must not see it either, and tells by USR1 that it is still there.
+    let script = "trap '' HUP; exec \"$@\"";
+    let inner = "trap 'exit 9' USR1; echo ready; while :; do sleep 0.01; done";
+    let mut command = Command::new("sh");
+    command.args([
+        "-c", script, "sh", program, "lock", "a", "--server", &address,
+    ]);
+    command
+        .args(["--", "sh", "-c", inner])
+        .env_remove("HIGHWATER_CLIENT_TOKEN");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("starts");
+    let mut stdout = BufReader::new(child.stdout.take().expect("is piped"));
+    let mut line = String::new();
+    stdout.read_line(&mut line).expect("reads");
+    let running = Running {
+        child,
+        _stdout: stdout,
+    };
+    running.signal(Signal::SIGHUP);
+    running.signal(Signal::SIGUSR1);
+    let (code, text) = running.end().await;
+    assert_eq!(code, 9, "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_during_the_wait_gives_the_place_up() {
     let base = Base::new().await;

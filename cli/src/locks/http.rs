@@ -18,6 +18,8 @@ use tokio_rustls::TlsConnector;
 
 use highwater_client::{ClientTls, TlsError};
 
+use crate::words::printable;
+
 /// The admin listener, and how to be let in.
 ///
 /// Its token can also come from the environment variable HIGHWATER_ADMIN_TOKEN.
@@ -122,7 +124,7 @@ where
     }
     let word = |name| {
         let value: &Value = value.as_ref().ok()?;
-        value[name].as_str().map(str::to_owned)
+        value[name].as_str().map(printable)
     };
     Err(HttpError::Refused {
         status,
