@@ -64,6 +64,7 @@ impl Watch {
     }
 
     /// Lets every commit pass from now on.
+    #[cfg(any(feature = "sqlx-sqlite", test))]
     pub(crate) fn let_all_pass(&self) {
         self.0.gate.store(FREE, SeqCst);
     }

@@ -7,12 +7,14 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use highwater_proof::adapter::{Adapter, Dialect};
 use highwater_proof::relay::{Relay, ServerUrl};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 /// What becomes of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,8 @@ struct Shared {
     flights: AtomicUsize,
     cuts: AtomicUsize,
     random: AtomicU64,
+    /// For how long answers are held back, in milliseconds.
+    hold: AtomicU64,
 }
 
 impl Wire {
@@ -58,6 +62,7 @@ impl Wire {
             flights: AtomicUsize::new(0),
             cuts: AtomicUsize::new(0),
             random: AtomicU64::new(seed),
+            hold: AtomicU64::new(0),
         });
         let accepted = shared.clone();
         let relay = Relay::start(url.server().to_owned(), move |client, server| {
@@ -80,6 +85,13 @@ impl Wire {
     /// under [`Plan::Random`] keeps its flight.
     pub fn plan(&self, plan: Plan) {
         self.shared.plan.send_replace(plan);
+    }
+
+    /// Holds every answer back for so long from now on, while everything is passed on: what a client
+    /// sends without having seen the answer then arrives before it, and counts as one flight.
+    pub fn hold(&self, time: Duration) {
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.shared.hold.store(millis, Ordering::SeqCst);
     }
 
     /// The flights of all clients so far.
@@ -106,6 +118,13 @@ impl Shared {
             .random
             .fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::SeqCst);
         random(state) % limit
+    }
+
+    fn hold(&self) -> Duration {
+        match *self.plan.borrow() {
+            Plan::Pass => Duration::from_millis(self.hold.load(Ordering::SeqCst)),
+            _ => Duration::ZERO,
+        }
     }
 
     fn cut(&self) {
@@ -153,6 +172,16 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, shared: Arc<Shared>)
             () = closed(&mut plan) => return,
             read = server.read(&mut down) => {
                 let Ok(count @ 1..) = read else { return };
+                let hold = shared.hold();
+                let until = Instant::now() + hold;
+                while !hold.is_zero()
+                    && let Ok(read) = timeout_at(until, client.read(&mut up)).await
+                {
+                    let Ok(sent @ 1..) = read else { return };
+                    if server.write_all(&up[..sent]).await.is_err() {
+                        return;
+                    }
+                }
                 last = Last::Server;
                 if doomed {
                     return shared.cut();
