@@ -65,6 +65,9 @@ pub(crate) fn join(options: &FenceOptions, fence: &Fence, marker: Marker) -> Str
 /// triggers of protected tables know it from another write. A function of `LAST_INSERT_ID()` is
 /// no constant, which a server would compute, and find to overflow, before it looks at the row.
 ///
+/// The time changes with every fence, so that the row is always written: servers that certify
+/// transactions see a conflict only between written rows.
+///
 /// An assignment sees the new values of earlier ones. There is no `VALUES()`: MySQL warns of it,
 /// and what it has instead MariaDB does not read.
 fn admit(options: &FenceOptions, fence: &Fence, mark: &Mark) -> String {
