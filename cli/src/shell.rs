@@ -10,7 +10,7 @@ use clap_complete::Shell;
 ///
 /// Examples:
 ///   highwater completions bash > /etc/bash_completion.d/highwater
-///   highwater completions zsh > "${fpath[1]}/_highwater"
+///   highwater completions zsh > ~/.zfunc/_highwater
 ///   highwater completions fish > ~/.config/fish/completions/highwater.fish
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
