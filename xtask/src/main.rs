@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask test | verify | tidy | interop | demo | prove | images`.
+//! Development tasks: `cargo xtask test | verify | tidy | simulate | interop | demo | prove | images`.
 //!
 //! Every command that is run is printed first, and a failed one again with the line that repeats
 //! it. `test` is everything there is to run, `verify` everything that only reads.
@@ -9,6 +9,7 @@ mod interop;
 mod licences;
 mod prove;
 mod run;
+mod simulate;
 mod test;
 mod tidy;
 mod verify;
@@ -24,6 +25,7 @@ usage: cargo xtask TASK
   test      all tests: the fast ones, then those that need database servers, then interop
   verify    the gate: format, lints, docs, licences, the core without std, tidiness
   tidy      the rules about files and dependencies alone
+  simulate  the lock core on replicas in a simulated world: --seed N for one, --seeds N for many
   interop   the published client's own network tests against our server
   demo      the example `inventory`, on SQLite and on the servers named by HIGHWATER_TEST_*_URL
   prove     stale writers against every database release: a table (--here: no server is started)
@@ -32,8 +34,9 @@ usage: cargo xtask TASK
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let task: fn() -> Result<()> = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..]
-    {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let task: fn() -> Result<()> = match words[..] {
+        ["simulate", ref options @ ..] => return ended(simulate::run(options)),
         ["test"] => test::run,
         ["verify"] => verify::run,
         ["tidy"] => tidy::run,
@@ -51,7 +54,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match task() {
+    ended(task())
+}
+
+fn ended(outcome: Result<()>) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask: {error}");

@@ -18,6 +18,7 @@ pub(crate) fn run() -> Result<()> {
     let files = files()?;
     let mut broken = directions(&interop::metadata()?);
     broken.extend(clocks(&files)?);
+    broken.extend(checker(&files)?);
     broken.extend(migrations()?);
     broken.extend(links(&files)?);
     broken.extend(places(&files)?);
@@ -50,6 +51,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("highwater-lock", &[]),
     ("highwater-protocol", &["highwater-lock"]),
     ("highwater-fencing", &["highwater-lock"]),
+    ("highwater-history", &["highwater-lock"]),
     (
         "highwater-client",
         &["highwater-lock", "highwater-protocol"],
@@ -93,6 +95,7 @@ const CLOCKS: &[(&str, Option<&str>)] = &[
     ("lock/src", None),
     ("protocol/src", None),
     ("fencing/src", Some("fencing/src/retry.rs")),
+    ("history/src", Some("history/src/bin/simulate.rs")),
     ("client/src", Some("client/src/system.rs")),
     ("server/src", Some("server/src/system.rs")),
 ];
@@ -128,6 +131,21 @@ fn clocks(files: &[PathBuf]) -> Result<Vec<String>> {
                 let place = allowed.unwrap_or("the caller");
                 broken.push(format!("{}: {word} belongs in {place}", file.display()));
             }
+        }
+    }
+    Ok(broken)
+}
+
+/// What checks the lock core shares nothing with it: only the simulation, which runs it, names it.
+fn checker(files: &[PathBuf]) -> Result<Vec<String>> {
+    let mut broken = Vec::new();
+    let sources = files.iter().filter(|file| {
+        file.starts_with("history/src") && !file.starts_with("history/src/simulation")
+    });
+    for file in sources {
+        if read(file)?.contains("highwater_lock") {
+            let file = file.display();
+            broken.push(format!("{file}: only the simulation names the lock core"));
         }
     }
     Ok(broken)

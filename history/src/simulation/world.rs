@@ -241,7 +241,10 @@ impl World {
             node.paused = self.context.now + span * 3 / 2;
         }
         // Faults that hit the leader are the ones that matter.
-        let slot = self.leader().filter(|_| span % 2 == 0).unwrap_or(slot);
+        let slot = self
+            .leader()
+            .filter(|_| span.is_multiple_of(2))
+            .unwrap_or(slot);
         let other = self.context.random.index(nodes);
         if self.context.random.happens(faults.partitions) {
             let others = (0..nodes).filter(|other| *other != slot);
