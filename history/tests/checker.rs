@@ -19,7 +19,7 @@ fn history(script: &str) -> History {
         .filter(|line| !line.is_empty())
     {
         match line.strip_prefix('@') {
-            Some(moment) => now = moment.parse::<u64>().unwrap() * 1_000_000,
+            Some(moment) => now = seconds(moment),
             None => {
                 now += 1_000;
                 text += &format!("{now} {line}\n");
@@ -31,6 +31,10 @@ fn history(script: &str) -> History {
         .unwrap_or_else(|error| panic!("{error}\n{text}"));
     assert_eq!(history.to_string(), text, "it is written as it was read");
     history
+}
+
+fn seconds(text: &str) -> u64 {
+    text.parse::<u64>().expect("a number of seconds") * 1_000_000
 }
 
 #[track_caller]

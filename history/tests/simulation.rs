@@ -67,7 +67,8 @@ fn a_failure_says_how_to_see_it_again() {
     let runs = run_all(&seeds, Some(Mutant::StaleWriteAccepted));
     let run = &runs.failed[0];
     let told = run.explain();
-    let command = format!("to repeat it: cargo xtask simulate --seed {}", run.seed);
+    let command = "to repeat it: cargo xtask simulate --seed";
+    let command = format!("{command} {} --mutant StaleWriteAccepted", run.seed);
     assert!(told.ends_with(&command), "{told}");
     assert!(told.contains("StaleAccepted: key "), "{told}");
     assert!(told.contains(" row call="), "{told}");

@@ -62,7 +62,9 @@ impl Runs {
 impl Run {
     /// The command that runs this seed again.
     pub fn replay(&self) -> String {
-        format!("cargo xtask simulate --seed {}", self.seed)
+        let mutant = self.mutant.map(|mutant| format!(" --mutant {mutant:?}"));
+        let mutant = mutant.unwrap_or_default();
+        format!("cargo xtask simulate --seed {}{mutant}", self.seed)
     }
 
     /// What is broken, by which events, and how to see it again.

@@ -5,7 +5,7 @@
 //! in [`Faults`]. Then everything is healed, and every lock has to be granted once more. The same
 //! seed gives the same history, to the byte.
 //!
-//! The log is a toy on purpose ([`node`]): what is under test is the lock core, what a server has to
+//! The log is a toy on purpose (`node.rs`): what is under test is the lock core, what a server has to
 //! do around it, and the checker. Bugs can be put into that shell ([`Mutant`]) to see whether the
 //! checker finds them.
 
@@ -54,6 +54,8 @@ pub const ASSUMPTIONS: Assumptions = Assumptions {
 pub struct Run {
     /// The seed that gives it again.
     pub seed: u64,
+    /// The bug that was put in.
+    pub mutant: Option<Mutant>,
     /// Three or five.
     pub nodes: usize,
     /// Whether nodes keep log and vote on a disk; if not, a process that dies is replaced.
@@ -75,6 +77,7 @@ pub fn run(seed: u64, mutant: Option<Mutant>) -> Run {
     let report = check(&history, ASSUMPTIONS);
     Run {
         seed,
+        mutant,
         nodes,
         is_durable,
         history,
