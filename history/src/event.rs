@@ -34,6 +34,36 @@ impl History {
         self.entries.push(Entry { at, event });
     }
 
+    /// One history of what several recorders wrote, each in its own order.
+    ///
+    /// Their moments must come from one clock, and no call may have one number in two of them. Of
+    /// events at the same moment requests come first, so that nothing counts as certain that is not.
+    pub fn merge(parts: impl IntoIterator<Item = History>) -> Self {
+        let entries = parts.into_iter().flat_map(|part| part.entries);
+        let mut entries: Vec<Entry> = entries.collect();
+        let is_request = |entry: &Entry| matches!(entry.event, Event::Called { .. });
+        entries.sort_by_key(|entry| (entry.at, !is_request(entry)));
+        Self { entries }
+    }
+
+    /// What is left for those who only see clients and the database: no decisions, no states, and
+    /// nothing of what leaders do among themselves.
+    #[must_use]
+    pub fn seen_by_clients(&self) -> Self {
+        let is_seen = |entry: &&Entry| {
+            !matches!(
+                entry.event,
+                Event::Decided { .. }
+                    | Event::State { .. }
+                    | Event::GaveBack { .. }
+                    | Event::Led { .. }
+                    | Event::AllDecisions
+            )
+        };
+        let entries = self.entries.iter().filter(is_seen).cloned().collect();
+        Self { entries }
+    }
+
     /// All events, oldest first.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
@@ -64,7 +94,8 @@ pub enum Event {
         /// Its number.
         connection: u64,
     },
-    /// Somebody knows that a call stands in its queue now. For tests that see no decisions.
+    /// Somebody knows that a call stands in its queue now, in this epoch. With it the order of
+    /// queues can be checked without decisions.
     QueueSeen {
         /// The call.
         call: CallId,
@@ -202,6 +233,9 @@ pub enum Answer {
     /// A release: done.
     Released,
     /// A release or an extension: the token is not that of a live ownership.
+    ///
+    /// The answer to one request. A client that repeats an unknown release by itself and ends with
+    /// this one does not know which of its requests did it: record it as unknown.
     NotHeld,
     /// An extension: done.
     Extended,

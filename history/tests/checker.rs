@@ -504,6 +504,20 @@ fn after_healing_everything_goes_on() {
 }
 
 #[test]
+fn recorders_are_merged_by_their_moments() {
+    let read = |text: &str| text.parse::<History>().unwrap();
+    let one =
+        read("1 acquire call=1 connection=1 wait=0 lease=1 key=a\n3 granted call=1 token=2\n");
+    let other =
+        read("3 acquire call=2 connection=2 wait=0 lease=1 key=b\n9 granted call=2 token=1\n");
+    let merged = History::merge([one, other]);
+    let moments: Vec<u64> = merged.entries().iter().map(|entry| entry.at).collect();
+    assert_eq!(moments, [1, 3, 3, 9]);
+    // The second called at the very moment of the first grant: not certainly after it.
+    assert_eq!(check(&merged, ASSUMPTIONS).violations, []);
+}
+
+#[test]
 fn what_is_no_history_is_said() {
     breaks(&[Rule::Malformed], "released call=1");
     breaks(

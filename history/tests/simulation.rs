@@ -1,8 +1,8 @@
 //! Thousands of seeds keep every promise, the same seed gives the same history, and the checker
 //! finds every bug that is put in on purpose.
 
-use highwater_history::simulation::{Mutant, run, run_all};
-use highwater_history::{History, Rule};
+use highwater_history::simulation::{ASSUMPTIONS, Mutant, run, run_all};
+use highwater_history::{History, Rule, check};
 
 /// Seeds that broke something once, one a line.
 const ONCE_FAILED: &str = include_str!("../testdata/seeds.txt");
@@ -81,6 +81,43 @@ fn is_caught(mutant: Mutant, rule: Rule) {
     match caught {
         Some(seed) => println!("{mutant:?} is caught by {rule:?} with seed {seed}"),
         None => panic!("{mutant:?} does not break {rule:?} in {BOUND} seeds"),
+    }
+}
+
+/// Tests against real nodes may see clients and the database only: what they can find.
+#[test]
+fn most_bugs_are_seen_by_clients_alone() {
+    let findings = [
+        (Mutant::MovedAfterAppend, Rule::LiveDenied),
+        (Mutant::DeadGenerationAccepted, Rule::TokenTwice),
+        (Mutant::InheritedGrantReleased, Rule::TwoHolders),
+        (Mutant::DeposedExpiryApplied, Rule::TwoHolders),
+        (Mutant::ExtensionShortens, Rule::TwoHolders),
+        (Mutant::TokensLostOnRestart, Rule::TokenTwice),
+        (Mutant::StaleWriteAccepted, Rule::StaleAccepted),
+        (Mutant::WriteDoubled, Rule::WriteDoubled),
+        (Mutant::WriteLost, Rule::WriteLost),
+        (Mutant::FifoOvertaken, Rule::Overtaken),
+        (Mutant::ReleasedByKey, Rule::TwoHolders),
+        (Mutant::TicksForgotten, Rule::NoProgress),
+        (Mutant::LocalExpiry, Rule::TokenTwice),
+        (Mutant::RawClockStamped, Rule::TwoHolders),
+        (Mutant::AnsweredBeforeCommit, Rule::TokenTwice),
+    ];
+    for (mutant, rule) in findings {
+        let is_seen = |seed: &u64| {
+            let history = run(*seed, Some(mutant)).history.seen_by_clients();
+            check(&history, ASSUMPTIONS).breaks(rule)
+        };
+        let seen = (0..BOUND).find(is_seen);
+        assert!(
+            seen.is_some(),
+            "clients alone do not see {mutant:?} break {rule:?}"
+        );
+    }
+    for seed in 0..20 {
+        let history = run(seed, None).history.seen_by_clients();
+        assert_eq!(check(&history, ASSUMPTIONS).violations, []);
     }
 }
 

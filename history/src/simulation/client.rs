@@ -171,6 +171,12 @@ impl Client {
             lease: plan.lease,
         };
         let call = self.call(context, request, wait + 2 * SECOND);
+        if context.random.happens(context.faults.lost_connections / 4) {
+            // While it waits, or while its grant is on the way.
+            let (connection, client) = (self.connections[&self.leader], self.number);
+            let delay = context.random.between(0, 10_000);
+            context.later(delay, Action::Cut { client, connection });
+        }
         if !plan.is_probe && context.random.happens(80) {
             self.call(context, Request::Cancel { other: call }, 2 * SECOND);
         }

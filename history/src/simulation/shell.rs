@@ -295,6 +295,8 @@ impl Node {
             }
             Reply::Queued => {
                 if !is_gone {
+                    let epoch = pending.term;
+                    context.record(Event::QueueSeen { call, epoch });
                     self.desk.waiting.insert(call, pending.connection);
                 }
                 return;

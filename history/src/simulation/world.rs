@@ -118,6 +118,7 @@ impl World {
                 }
             }
             Action::Client { client, turn } => self.clients[client].wake(context, turn),
+            Action::Cut { client, connection } => self.clients[client].lose(context, connection),
             Action::GiveUp { client, call } => self.clients[client].give_up(context, call),
             Action::Commit { call } => self.commit(call),
             Action::Committed {
