@@ -307,7 +307,9 @@ pub enum Decision {
     Extended {
         /// The token.
         token: u64,
-        /// Its end now, in lease time.
+        /// When that was, in lease time.
+        now: u64,
+        /// Its end from then on, in lease time.
         until: u64,
     },
     /// A lease ended.

@@ -209,9 +209,9 @@ fn write_decision(decision: &Decision) -> Line {
         Decision::Released { token, until } => {
             of_token("decided-released", token).optional("until", *until)
         }
-        Decision::Extended { token, until } => {
-            of_token("decided-extended", token).field("until", until)
-        }
+        Decision::Extended { token, now, until } => of_token("decided-extended", token)
+            .field("now", now)
+            .field("until", until),
         Decision::Expired { token } => of_token("decided-expired", token),
         Decision::RetentionEnded { token } => of_token("decided-retention-ended", token),
         Decision::ForceReleased { burned, ended } => ended.iter().fold(
@@ -439,6 +439,7 @@ fn read_decision(word: &str, fields: &mut Fields<'_>) -> Result<Decision, String
         },
         "extended" => Decision::Extended {
             token: fields.token()?,
+            now: fields.number("now")?,
             until: fields.number("until")?,
         },
         "expired" => Decision::Expired {

@@ -25,7 +25,7 @@ pub enum Rule {
     GrantToDead,
     /// An extension made a lease shorter.
     ExtensionShortened,
-    /// An ownership was extended that had ended.
+    /// An ownership was extended that had ended, decided or not.
     DeadExtended,
     /// An ownership ended that was not there.
     EndedTwice,

@@ -69,7 +69,7 @@ fn a_lock_goes_from_one_to_the_next() {
         acquire call=2 connection=2 wait=9000000 lease=9000000 key=a key=b
         decided-queued call=2 position=2 part=0 epoch=1
         extend call=3 connection=1 token=1 lease=9000000 key=a
-        decided-extended token=1 until=9005000 position=3 part=0 epoch=1
+        decided-extended token=1 now=1 until=9005000 position=3 part=0 epoch=1
         extended call=3
         release call=4 connection=1 token=1 hold=0 key=a
         decided-released token=1 position=4 part=0 epoch=1
@@ -257,7 +257,7 @@ fn a_lease_is_never_cut_short() {
         &format!(
             "{granted}
             extend call=2 connection=1 token=1 lease=1000 key=a
-            decided-extended token=1 until=1999999 position=2 part=0 epoch=1
+            decided-extended token=1 now=1 until=1999999 position=2 part=0 epoch=1
             extended call=2"
         ),
     );
@@ -278,7 +278,7 @@ fn a_lease_is_never_cut_short() {
         "{granted}
         @1
         extend call=2 connection=1 token=1 lease=2000000 key=a
-        decided-extended token=1 until=3000000 position=2 part=0 epoch=1
+        decided-extended token=1 now=1 until=3000000 position=2 part=0 epoch=1
         extended call=2
         @2"
     );
@@ -290,9 +290,16 @@ fn a_lease_is_never_cut_short() {
         &[Rule::DeadExtended],
         &format!(
             "{granted}
+            decided-extended token=1 now=2000000 until=3000000 position=3 part=0 epoch=1"
+        ),
+    );
+    breaks(
+        &[Rule::DeadExtended],
+        &format!(
+            "{granted}
             @2
             decided-expired token=1 position=2 part=0 epoch=1
-            decided-extended token=1 until=3000000 position=3 part=0 epoch=1"
+            decided-extended token=1 now=1 until=3000000 position=3 part=0 epoch=1"
         ),
     );
 }

@@ -109,7 +109,9 @@ impl Model<'_> {
                 self.bury(line, |call| of(call) == Some(*connection));
             }
             Decision::Released { token, until } => self.release(&decided, *token, *until),
-            Decision::Extended { token, until } => self.extend(line, *token, *until),
+            Decision::Extended { token, now, until } => {
+                self.extend(line, *token, (*now, *until));
+            }
             Decision::Expired { token } | Decision::RetentionEnded { token } => {
                 self.end(line, *token);
             }
@@ -225,15 +227,15 @@ impl Model<'_> {
         }
     }
 
-    fn extend(&mut self, line: usize, token: u64, until: u64) {
+    fn extend(&mut self, line: usize, token: u64, (now, until): (u64, u64)) {
         let about = format!("token {token}");
         let Some(hold) = self.holds.get_mut(&token) else {
             self.report.add(Rule::DeadExtended, [line], about);
             return;
         };
-        if let Some(released) = hold.released {
-            self.report
-                .add(Rule::DeadExtended, [released, line], &about);
+        let over = (hold.until <= now).then_some(hold.line);
+        if let Some(end) = hold.released.or(over) {
+            self.report.add(Rule::DeadExtended, [end, line], &about);
         }
         if until < hold.until {
             let lines = [hold.line, line];

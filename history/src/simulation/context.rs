@@ -68,6 +68,8 @@ pub(crate) struct Context {
     pub(crate) connections: BTreeMap<u64, (usize, usize)>,
     /// The term of each place in the log that was applied somewhere.
     pub(crate) positions: BTreeMap<u64, u64>,
+    /// The place and the term of proposals whose leader lost its office.
+    pub(crate) orphans: BTreeSet<(u64, u64)>,
     mutant: Option<Mutant>,
     queue: BTreeMap<(u64, u64), Action>,
     actions: u64,
@@ -88,6 +90,7 @@ impl Context {
             cuts: BTreeSet::new(),
             connections: BTreeMap::new(),
             positions: BTreeMap::new(),
+            orphans: BTreeSet::new(),
             mutant,
             queue: BTreeMap::new(),
             actions: 0,

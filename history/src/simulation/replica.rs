@@ -22,7 +22,7 @@ pub(crate) struct Replica {
 pub(crate) fn limits() -> Limits {
     Limits {
         waiters_per_key: 4,
-        expiries_per_apply: 2,
+        expiries_per_apply: 1,
         ..Limits::default()
     }
 }
@@ -121,6 +121,7 @@ impl Replica {
             return;
         }
         context.stats.decided_entries += 1;
+        context.stats.unknown_yet_decided += u64::from(context.orphans.remove(&(index, term)));
         if matches!(outcome.reply, Reply::Rejected(Rejection::StaleEpoch { .. })) {
             context.stats.stale_commands += 1;
             return;
@@ -297,8 +298,12 @@ fn decisions(command: &Command, outcome: &Outcome, machine: &Machine) -> Vec<Dec
         }
         (_, Reply::Granted(grant)) => (granted(grant), events.len()),
         (Operation::Extend { token, .. }, Reply::Extended { expires }) => {
-            let (token, until) = (token.get(), expires.as_micros());
-            (Decision::Extended { token, until }, events.len())
+            let own = Decision::Extended {
+                token: token.get(),
+                now: machine.now().as_micros(),
+                until: expires.as_micros(),
+            };
+            (own, events.len())
         }
         // Nothing that time did can concern these, so they may as well come first.
         (Operation::Release { keys, token, .. }, Reply::Released) => {

@@ -181,6 +181,7 @@ impl Node {
                 continue;
             }
             context.stats.unknown_proposals += 1;
+            context.orphans.insert((index, pending.term));
             let answer = match context.has(Mutant::MovedAfterAppend) {
                 true => Answer::NotTaken,
                 false => Answer::Unknown,

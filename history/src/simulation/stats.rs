@@ -31,6 +31,8 @@ stats! {
     depositions,
     /// Proposals whose leader could not tell what became of them.
     unknown_proposals,
+    /// Such proposals that were decided all the same.
+    unknown_yet_decided,
     /// Entries that a node had to forget because another leader had written others there.
     truncated_entries,
     /// Commands of an older epoch that came late and were refused by the lock core.
