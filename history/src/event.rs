@@ -264,6 +264,8 @@ pub enum Decision {
     Queued {
         /// The acquire.
         call: CallId,
+        /// When that was, in lease time.
+        now: u64,
     },
     /// An acquire has its lock.
     Granted {

@@ -190,7 +190,7 @@ fn write_decision(decision: &Decision) -> Line {
     let of_call = |word: &str, call: &CallId| Line::new(word).field("call", call.0);
     let of_token = |word: &str, token: &u64| Line::new(word).field("token", token);
     match decision {
-        Decision::Queued { call } => of_call("decided-queued", call),
+        Decision::Queued { call, now } => of_call("decided-queued", call).field("now", now),
         Decision::Granted {
             call,
             token,
@@ -414,6 +414,7 @@ fn read_decision(word: &str, fields: &mut Fields<'_>) -> Result<Decision, String
     Ok(match word {
         "queued" => Decision::Queued {
             call: fields.call()?,
+            now: fields.number("now")?,
         },
         "granted" => Decision::Granted {
             call: fields.call()?,

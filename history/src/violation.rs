@@ -20,9 +20,11 @@ pub enum Rule {
     TwoHolders,
     /// Somebody who came later was granted first, in one epoch.
     Overtaken,
-    /// A grant to a request that had timed out, was cancelled, belonged to an older epoch, or came
-    /// over a connection that was gone.
+    /// A grant to a request that had timed out, was cancelled, belonged to an older epoch, came over
+    /// a connection that was gone, or whose wait was over by lease time.
     GrantToDead,
+    /// Somebody was left waiting for what was free, and was next.
+    SleepsOn,
     /// An extension made a lease shorter.
     ExtensionShortened,
     /// An ownership was extended that had ended, decided or not.

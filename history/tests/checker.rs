@@ -67,7 +67,7 @@ fn a_lock_goes_from_one_to_the_next() {
         decided-granted call=1 token=1 until=9000000 position=1 part=0 epoch=1
         granted call=1 token=1 epoch=1
         acquire call=2 connection=2 wait=9000000 lease=9000000 key=a key=b
-        decided-queued call=2 position=2 part=0 epoch=1
+        decided-queued call=2 now=0 position=2 part=0 epoch=1
         extend call=3 connection=1 token=1 lease=9000000 key=a
         decided-extended token=1 now=1 until=9005000 position=3 part=0 epoch=1
         extended call=3
@@ -181,7 +181,7 @@ fn slots_are_places_of_their_own() {
 #[test]
 fn first_come_first_served_within_an_epoch() {
     let queued = "acquire call=1 connection=1 wait=9000000 lease=1000 key=a key=b
-        decided-queued call=1 position=1 part=0 epoch=1
+        decided-queued call=1 now=0 position=1 part=0 epoch=1
         acquire call=2 connection=2 wait=9000000 lease=1000 key=a";
     breaks(
         &[Rule::Overtaken],
@@ -233,7 +233,7 @@ fn the_dead_are_not_granted() {
             &format!(
                 "{holder}
                 acquire call=1 connection=1 wait=9000000 lease=1000 key=a
-                decided-queued call=1 position=1 part=0 epoch=1
+                decided-queued call=1 now=0 position=1 part=0 epoch=1
                 {death}
                 decided-granted call=1 token=10 until=1000 position=3 part=0 epoch=2"
             ),
@@ -245,6 +245,64 @@ fn the_dead_are_not_granted() {
         decided-granted call=1 token=1 slot=0 until=1000 position=1 part=0 epoch=1
         decided-granted call=1 token=2 slot=1 until=1000 position=2 part=0 epoch=1",
     );
+}
+
+#[test]
+fn whose_wait_is_over_is_not_granted() {
+    let granted_at = |moment: u64| {
+        format!(
+            "acquire call=1 connection=1 wait=5000 lease=1000 key=a
+            decided-queued call=1 now=100 position=1 part=0 epoch=1
+            decided-granted call=1 token=1 until={} position=2 part=0 epoch=1",
+            moment + 1_000
+        )
+    };
+    is_fine(&granted_at(5_099));
+    breaks(&[Rule::GrantToDead], &granted_at(5_100));
+}
+
+#[test]
+fn nobody_sleeps_on_before_a_free_key() {
+    let left = |last: &str| {
+        format!(
+            "all-decisions
+            acquire call=1 connection=1 wait=0 lease=1000 slots=2 key=a
+            decided-granted call=1 token=1 slot=0 until=1000 position=1 part=0 epoch=1
+            acquire call=2 connection=2 wait=0 lease=1000 slots=2 key=a
+            decided-granted call=2 token=2 slot=1 until=1000 position=2 part=0 epoch=1
+            acquire call=3 connection=3 wait=9000 lease=1000 slots=2 key=a
+            decided-queued call=3 now=0 position=3 part=0 epoch=1
+            @1
+            decided-expired token=1 position=4 part=0 epoch=1
+            {last}
+            decided-disconnected connection=9 position=5 part=0 epoch=1"
+        )
+    };
+    breaks(&[Rule::SleepsOn], &left(""));
+    is_fine(&left(
+        "decided-granted call=3 token=3 slot=0 until=1000 position=4 part=1 epoch=1",
+    ));
+    is_fine(&left("decided-timed-out call=3 position=4 part=1 epoch=1"));
+    is_fine(&left("").replace("all-decisions", ""));
+}
+
+#[test]
+fn a_minimum_hold_keeps_others_out() {
+    let again = |second: u64, released: &str| {
+        format!(
+            "acquire call=1 connection=1 wait=0 lease=1000000 key=a
+            granted call=1 token=1
+            release call=2 connection=1 token=1 hold=5500000 key=a
+            {released} call=2
+            @{second}
+            acquire call=3 connection=2 wait=0 lease=1000000 key=a
+            granted call=3 token=2"
+        )
+    };
+    breaks(&[Rule::TwoHolders], &again(4, "released"));
+    is_fine(&again(5, "released"));
+    // It may not have been done, and then the lease ended.
+    is_fine(&again(4, "unknown"));
 }
 
 #[test]

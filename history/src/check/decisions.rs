@@ -20,6 +20,11 @@ pub(super) fn check(history: &History, calls: &Calls<'_>, report: &mut Report) {
         owners: BTreeMap::new(),
         granted: BTreeMap::new(),
         waiting: Vec::new(),
+        queued: BTreeMap::new(),
+        is_whole: history
+            .entries()
+            .iter()
+            .any(|entry| entry.event == Event::AllDecisions),
         dead: BTreeMap::new(),
         gone: BTreeMap::new(),
     };
@@ -35,9 +40,13 @@ pub(super) fn check(history: &History, calls: &Calls<'_>, report: &mut Report) {
             }
             continue;
         }
+        if last.is_some_and(|last| last.place.0 < decided.place.0) {
+            model.check_nobody_sleeps();
+        }
         model.follow(decided);
         last = Some(decided);
     }
+    model.check_nobody_sleeps();
 }
 
 fn check_states(history: &History, report: &mut Report) {
@@ -79,6 +88,10 @@ struct Model<'a> {
     owners: BTreeMap<Place, u64>,
     granted: BTreeMap<CallId, usize>,
     waiting: Vec<(CallId, usize)>,
+    /// When who queued, in lease time.
+    queued: BTreeMap<CallId, (u64, usize)>,
+    /// Without all decisions nobody can tell that a key is free.
+    is_whole: bool,
     /// Who may not be granted any more, and what says so.
     dead: BTreeMap<CallId, usize>,
     gone: BTreeMap<u64, usize>,
@@ -89,7 +102,10 @@ impl Model<'_> {
         self.begin_epoch(&decided);
         let line = decided.line;
         match decided.decision {
-            Decision::Queued { call } => self.waiting.push((*call, line)),
+            Decision::Queued { call, now } => {
+                self.queued.insert(*call, (*now, line));
+                self.waiting.push((*call, line));
+            }
             Decision::Granted {
                 call,
                 token,
@@ -167,6 +183,13 @@ impl Model<'_> {
             let lines = [call.line, *death, line];
             self.report.add(Rule::GrantToDead, lines, &about);
         }
+        if let (Request::Acquire { wait, lease, .. }, Some((now, queued))) =
+            (call.request, self.queued.get(&id))
+            && until.saturating_sub(*lease) >= now.saturating_add(*wait)
+        {
+            let lines = [call.line, *queued, line];
+            self.report.add(Rule::GrantToDead, lines, &about);
+        }
         self.check_turn(line, id, call.request);
         self.leave(id);
         let keys = acquired(call.request).iter();
@@ -199,6 +222,35 @@ impl Model<'_> {
         if let Some((call, queued)) = passed.into_iter().next() {
             let about = format!("call {} by call {}", call.0, id.0);
             self.report.add(Rule::Overtaken, [*queued, line], about);
+        }
+    }
+
+    /// A free key goes to the first who waits for it in the same step.
+    fn check_nobody_sleeps(&mut self) {
+        if !self.is_whole {
+            return;
+        }
+        for (place, (id, line)) in self.waiting.iter().enumerate() {
+            let Some(call) = self.calls.get(*id) else {
+                continue;
+            };
+            let Request::Acquire { keys, slots, .. } = call.request else {
+                continue;
+            };
+            let earlier = self.waiting[..place].iter();
+            let mut earlier = earlier.filter_map(|(other, _)| self.calls.get(*other));
+            let is_next = !earlier.any(|other| share_a_key(other.request, call.request));
+            let is_free = |key: &String| {
+                let from = (key.clone(), None);
+                let owned = self.owners.range(from..);
+                let owned = owned.take_while(|((owned, _), _)| owned == key);
+                owned.count() < slots.map_or(1, |slots| slots as usize)
+            };
+            if is_next && keys.iter().all(is_free) {
+                let about = format!("call {}", id.0);
+                self.report.add(Rule::SleepsOn, [*line], about);
+                return;
+            }
         }
     }
 

@@ -2,13 +2,14 @@
 //!
 //! Certain: a lock lives from the moment before the acquire was sent for its lease, by a clock that
 //! may be slower than a node's by no more than the assumption says, and longer by every extension
-//! that was acknowledged. It ends earlier only if somebody asked for it, or if a clock jumped.
+//! that was acknowledged. It ends earlier only if somebody asked for it, or if a clock jumped. And a
+//! release with a minimum hold keeps others out for that long, counted from before the acquire.
 
 use std::collections::BTreeMap;
 
 use super::calls::{Call, Calls, decisions};
 use super::{Assumptions, Report, acquired};
-use crate::{Answer, CallId, Decision, Event, History, Request, Rule};
+use crate::{Answer, Decision, Event, History, Request, Rule};
 
 pub(super) fn check(
     history: &History,
@@ -28,8 +29,10 @@ struct Lease<'a> {
     /// The acquire, if it is known.
     grant: Option<&'a Call<'a>>,
     extensions: Vec<&'a Call<'a>>,
-    /// Whatever may have ended it: its moment, its line, and the call, if it was one.
-    ends: Vec<(u64, usize, Option<CallId>)>,
+    /// Every release that may have been done.
+    releases: Vec<&'a Call<'a>>,
+    /// The moments of everything else that may have ended it.
+    ends: Vec<u64>,
     denials: Vec<&'a Call<'a>>,
 }
 
@@ -55,12 +58,12 @@ impl<'a> Leases<'a> {
                 forced.entry(key).or_default().push(call);
             }
         }
-        for (line, entry) in history.entries().iter().enumerate() {
+        for entry in history.entries() {
             match &entry.event {
                 Event::ClockJumped { micros } => leases.jumps.push((entry.at, *micros)),
                 Event::GaveBack { token, .. } => {
                     let lease = leases.by_token.entry(*token).or_default();
-                    lease.ends.push((entry.at, line, None));
+                    lease.ends.push(entry.at);
                 }
                 Event::Decided {
                     decision: Decision::Granted { call, token, .. },
@@ -75,8 +78,7 @@ impl<'a> Leases<'a> {
         for lease in leases.by_token.values_mut() {
             let keys = lease.grant.map_or(&[][..], |call| acquired(call.request));
             let orders = keys.iter().filter_map(|key| forced.get(&**key)).flatten();
-            let ends = orders.map(|call| (call.at, call.line, Some(call.id)));
-            lease.ends.extend(ends);
+            lease.ends.extend(orders.map(|call| call.at));
         }
         leases
     }
@@ -93,7 +95,7 @@ impl<'a> Leases<'a> {
             (_, Some(Answer::NotHeld)) => lease.denials.push(call),
             (Request::Extend { .. }, Some(Answer::Extended)) => lease.extensions.push(call),
             (Request::Release { .. }, _) if !call.did_nothing() => {
-                lease.ends.push((call.at, call.line, Some(call.id)));
+                lease.releases.push(call);
             }
             _ => {}
         }
@@ -124,8 +126,30 @@ impl<'a> Leases<'a> {
 
     /// Until when it is certainly held.
     fn held_until(&self, lease: &Lease<'_>) -> u64 {
-        let asked = lease.ends.iter().map(|(at, ..)| *at).min();
+        let releases = lease.releases.iter().map(|call| call.at);
+        let asked = releases.chain(lease.ends.iter().copied()).min();
         self.runs_until(lease).min(asked.unwrap_or(u64::MAX))
+    }
+
+    /// Until when certainly nobody else gets it: a release may keep it longer than it is held.
+    fn kept_until(&self, lease: &Lease<'_>) -> u64 {
+        let asked = lease.grant.map_or(0, |call| call.at);
+        // Any of the releases may be the one that was done.
+        let releases = lease.releases.iter().map(|call| match call.request {
+            Request::Release { hold, .. } if *hold > 0 => {
+                call.at.max(self.lives_until(asked, *hold))
+            }
+            _ => call.at,
+        });
+        let released = releases.min().unwrap_or(u64::MAX);
+        let mut answers = lease.releases.iter().map(|call| call.answered());
+        let is_released = answers.any(|answer| answer == Some(Answer::Released));
+        let until = match is_released {
+            true => released,
+            false => released.min(self.runs_until(lease)),
+        };
+        let ended = lease.ends.iter().copied().min();
+        until.min(ended.unwrap_or(u64::MAX))
     }
 
     fn check_expiries(&self, history: &History, report: &mut Report) {
@@ -157,7 +181,7 @@ impl<'a> Leases<'a> {
             let Answer::Granted { slot, .. } = answered.answer else {
                 continue;
             };
-            let until = self.held_until(lease);
+            let until = self.kept_until(lease);
             for key in acquired(call.request) {
                 let place = (key.as_str(), slot);
                 if let Some((held, earlier)) = longest.get(&place)

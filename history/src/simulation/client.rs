@@ -326,6 +326,14 @@ impl Client {
                 Answer::Released | Answer::NotHeld => {
                     if lock.plan.is_probe {
                         self.probes.pop();
+                    } else if context.random.happens(100) {
+                        // Another part of the program has not heard of the release.
+                        let request = Request::Extend {
+                            keys: lock.plan.keys,
+                            token: lock.token,
+                            lease: SECOND,
+                        };
+                        self.call(context, request, 2 * SECOND);
                     }
                     self.rest(context);
                 }

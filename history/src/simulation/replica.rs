@@ -294,7 +294,8 @@ fn decisions(command: &Command, outcome: &Outcome, machine: &Machine) -> Vec<Dec
         (Operation::Acquire { waiter, .. }, Reply::Queued)
         | (Operation::AcquireSlot { waiter, .. }, Reply::Queued) => {
             let call = call_of(*waiter);
-            (Decision::Queued { call }, events.len())
+            let now = machine.now().as_micros();
+            (Decision::Queued { call, now }, events.len())
         }
         (_, Reply::Granted(grant)) => (granted(grant), events.len()),
         (Operation::Extend { token, .. }, Reply::Extended { expires }) => {
