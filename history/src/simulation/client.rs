@@ -178,9 +178,22 @@ impl Client {
             context.later(delay, Action::Cut { client, connection });
         }
         if !plan.is_probe && context.random.happens(80) {
-            self.call(context, Request::Cancel { other: call }, 2 * SECOND);
+            let (client, delay) = (self.number, context.random.between(0, wait / 2));
+            context.later(delay, Action::Withdraw { client, call });
         }
         self.job = Job::Acquiring { plan, until };
+    }
+
+    pub(crate) fn withdraw(&mut self, context: &mut Context, other: CallId) {
+        // Over the connection of the acquire, whoever leads now.
+        let over = self
+            .open
+            .get(&other)
+            .and_then(|(connection, _)| *connection);
+        let known = self.connections.get(&self.leader).copied();
+        if over.is_some() && over == known {
+            self.call(context, Request::Cancel { other }, 2 * SECOND);
+        }
     }
 
     fn work(&mut self, context: &mut Context, mut lock: Lock, steps: u64) {

@@ -33,6 +33,8 @@ pub(crate) enum Action {
     },
     /// A client goes on, unless it did so for another reason.
     Client { client: usize, turn: u64 },
+    /// A client does not want to wait any more.
+    Withdraw { client: usize, call: CallId },
     /// A client loses a connection.
     Cut { client: usize, connection: u64 },
     /// A client waited long enough for an answer.

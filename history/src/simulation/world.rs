@@ -118,6 +118,7 @@ impl World {
                 }
             }
             Action::Client { client, turn } => self.clients[client].wake(context, turn),
+            Action::Withdraw { client, call } => self.clients[client].withdraw(context, call),
             Action::Cut { client, connection } => self.clients[client].lose(context, connection),
             Action::GiveUp { client, call } => self.clients[client].give_up(context, call),
             Action::Commit { call } => self.commit(call),
