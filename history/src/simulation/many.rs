@@ -1,6 +1,7 @@
 //! Many seeds at once, on every core.
 
 use std::num::NonZeroUsize;
+use std::panic;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -33,7 +34,7 @@ pub fn run_all(seeds: &[u64], mutant: Option<Mutant>) -> Runs {
         for _ in 0..cores {
             scope.spawn(|| {
                 while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let run = run(*seed, mutant);
+                    let run = told(*seed, mutant);
                     let mut total = total.lock().expect("no run holds it");
                     total.add(run);
                 }
@@ -43,6 +44,24 @@ pub fn run_all(seeds: &[u64], mutant: Option<Mutant>) -> Runs {
     let mut total = total.into_inner().expect("no run holds it");
     total.failed.sort_by_key(|run| run.seed);
     total
+}
+
+/// A run that tells its seed if an assertion of the lock core or of the simulation fails in it.
+fn told(seed: u64, mutant: Option<Mutant>) -> Run {
+    match panic::catch_unwind(|| run(seed, mutant)) {
+        Ok(run) => run,
+        Err(cause) => {
+            let again = replay(seed, mutant);
+            eprintln!("seed {seed} panicked\nto repeat it: {again}");
+            panic::resume_unwind(cause)
+        }
+    }
+}
+
+fn replay(seed: u64, mutant: Option<Mutant>) -> String {
+    let mutant = mutant.map(|mutant| format!(" --mutant {mutant:?}"));
+    let mutant = mutant.unwrap_or_default();
+    format!("cargo xtask simulate --seed {seed}{mutant}")
 }
 
 impl Runs {
@@ -62,9 +81,7 @@ impl Runs {
 impl Run {
     /// The command that runs this seed again.
     pub fn replay(&self) -> String {
-        let mutant = self.mutant.map(|mutant| format!(" --mutant {mutant:?}"));
-        let mutant = mutant.unwrap_or_default();
-        format!("cargo xtask simulate --seed {}{mutant}", self.seed)
+        replay(self.seed, self.mutant)
     }
 
     /// What is broken, by which events, and how to see it again.
