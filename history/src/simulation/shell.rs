@@ -4,12 +4,11 @@
 //! What a leader has appended and cannot follow any more is unknown, never "not taken".
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use highwater_lock::{
     Command, ConnectionId, Event as LockEvent, FencingToken, Grant, Key, KeySet, Operation,
-    Outcome, Reply, RequestId, Timestamp, WaiterId,
+    Outcome, Reply, Timestamp,
 };
 
 use super::NAMES;
@@ -18,6 +17,7 @@ use super::frame::{Frame, Message};
 use super::log::Body;
 use super::mutant::Mutant;
 use super::node::{Node, Role};
+use super::request::operation;
 use crate::{Answer, CallId, Event, Request};
 
 /// The clients of one node. Nothing here is replicated.
@@ -393,59 +393,5 @@ fn granted(grant: &Grant, term: u64) -> Answer {
         token: grant.token.get(),
         slot: grant.slot,
         epoch: Some(term),
-    }
-}
-
-fn operation(connection: u64, call: CallId, request: &Request) -> Operation {
-    let micros = Duration::from_micros;
-    let connection = ConnectionId::new(connection);
-    let waiter = |call: CallId| WaiterId::new(connection, RequestId::new(call.0));
-    let key = |name: &String| Key::new(name).expect("clients send keys");
-    let set = |names: &[String]| KeySet::new(names.iter().map(key)).expect("clients send sets");
-    let token = |number: u64| FencingToken::new(number).expect("clients send tokens");
-    match request {
-        Request::Acquire {
-            keys,
-            slots,
-            wait,
-            lease,
-        } => match slots.and_then(NonZeroU32::new) {
-            Some(slots) => Operation::AcquireSlot {
-                waiter: waiter(call),
-                name: key(&keys[0]),
-                slots,
-                wait: micros(*wait),
-                lease: micros(*lease),
-            },
-            None => Operation::Acquire {
-                waiter: waiter(call),
-                keys: set(keys),
-                wait: micros(*wait),
-                lease: micros(*lease),
-            },
-        },
-        Request::Release {
-            keys,
-            token: number,
-            hold,
-        } => Operation::Release {
-            keys: set(keys),
-            token: token(*number),
-            minimum_hold: micros(*hold),
-        },
-        Request::Extend {
-            keys,
-            token: number,
-            lease,
-        } => Operation::Extend {
-            keys: set(keys),
-            token: token(*number),
-            lease: micros(*lease),
-        },
-        Request::Cancel { other } => Operation::Cancel {
-            waiter: waiter(*other),
-        },
-        Request::ForceRelease { key: name } => Operation::ForceRelease { key: key(name) },
-        Request::Write { .. } => unreachable!("writes go to the database"),
     }
 }
