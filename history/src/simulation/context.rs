@@ -49,6 +49,10 @@ pub(crate) enum Action {
     },
     /// A dead node starts again.
     Start(usize),
+    /// A node dies, and starts again after a while.
+    Crash { slot: usize, span: u64 },
+    /// A node is cut off from all others for a while.
+    Isolate { slot: usize, span: u64 },
     /// A cut between nodes ends.
     Mend(Vec<(usize, usize)>),
     /// The dice of the faults.

@@ -13,6 +13,9 @@ pub struct Faults {
     pub slow_frames: u32,
     /// A node dies, in each quarter of a second. It starts again within two seconds.
     pub crashes: u32,
+    /// Of three nodes one falls behind, another that has everything dies, and when it is back the
+    /// leader is cut off: nobody may be elected then. In each quarter of a second.
+    pub worst_moments: u32,
     /// A node stops for up to three seconds and goes on as if nothing had been.
     pub pauses: u32,
     /// A node is cut off from the others, for up to two seconds.
@@ -52,6 +55,7 @@ impl Faults {
             doubled_frames: ratio(100),
             slow_frames: ratio(60),
             crashes: ratio(60),
+            worst_moments: ratio(40),
             pauses: ratio(60),
             partitions: ratio(80),
             one_way_cuts: ratio(80),

@@ -53,6 +53,8 @@ stats! {
     snapshots_installed,
     /// Snapshots that a node wrote.
     snapshots_written,
+    /// Moments at which the one with everything died, and the others could not elect.
+    worst_moments,
     /// Nodes that stopped for a while.
     pauses,
     /// Cuts between nodes.

@@ -128,6 +128,8 @@ impl World {
                 answer,
             } => self.clients[client].answer(context, call, answer, None),
             Action::Start(slot) => self.start(slot),
+            Action::Crash { slot, span } => self.crash(slot, span),
+            Action::Isolate { slot, span } => self.isolate(slot, span),
             Action::Mend(cuts) => {
                 for cut in cuts {
                     self.context.cuts.remove(&cut);
@@ -249,9 +251,10 @@ impl World {
             .unwrap_or(slot);
         let other = self.context.random.index(nodes);
         if self.context.random.happens(faults.partitions) {
-            let others = (0..nodes).filter(|other| *other != slot);
-            let cuts = others.flat_map(|other| [(slot, other), (other, slot)]);
-            self.cut(cuts.collect(), span);
+            self.isolate(slot, span);
+        }
+        if self.context.random.happens(faults.worst_moments) {
+            self.worst_moment();
         }
         if self.context.random.happens(faults.one_way_cuts) && slot != other {
             self.cut(vec![(slot, other)], span);
@@ -272,6 +275,31 @@ impl World {
         {
             self.clients[client].lose(&mut self.context, connection);
         }
+    }
+
+    fn worst_moment(&mut self) {
+        let nodes = self.seats.len();
+        let Some(leader) = self.leader() else { return };
+        let behind = (leader + 1 + self.context.random.index(nodes - 1)) % nodes;
+        let dies = (0..nodes).find(|slot| *slot != leader && *slot != behind);
+        let Some(dies) = dies.filter(|_| self.may_crash()) else {
+            return;
+        };
+        self.context.stats.worst_moments += 1;
+        self.isolate(behind, 420_000);
+        let (slot, span) = (dies, 100_000);
+        self.context.later(300_000, Action::Crash { slot, span });
+        let (slot, span) = (leader, SECOND);
+        self.context.later(401_000, Action::Isolate { slot, span });
+    }
+
+    fn isolate(&mut self, slot: usize, span: u64) {
+        if self.is_healed {
+            return;
+        }
+        let others = (0..self.seats.len()).filter(|other| *other != slot);
+        let cuts = others.flat_map(|other| [(slot, other), (other, slot)]);
+        self.cut(cuts.collect(), span);
     }
 
     fn leader(&self) -> Option<usize> {
@@ -298,7 +326,7 @@ impl World {
     }
 
     fn crash(&mut self, slot: usize, span: u64) {
-        if !self.may_crash() {
+        if self.is_healed || !self.may_crash() {
             return;
         }
         let seat = std::mem::replace(&mut self.seats[slot], Seat::Down(None));
