@@ -72,10 +72,8 @@ pub(crate) struct Disk {
 impl Node {
     /// A process without memory. `generation` 1 is a founder, later ones have to join.
     pub(crate) fn fresh(context: &mut Context, slot: usize, generation: u64, nodes: usize) -> Self {
-        let founders: Voters = match generation {
-            1 => vec![1; nodes],
-            _ => vec![0; nodes],
-        };
+        // Everybody knows the founders; a later process is none of the voters yet.
+        let founders: Voters = vec![1; nodes];
         let replica = Replica::new();
         let base = Snapshot {
             index: 0,
