@@ -27,6 +27,10 @@
 //!
 //! What each outcome means, how long a ticket is good, slots and minimum holds: [`guide`].
 //!
+//! # Leader election
+//!
+//! A job that one of many processes may run: [`leader`].
+//!
 //! # Features
 //!
 //! - `blocking`: the module `blocking`, the same names for programs without async.
@@ -48,6 +52,7 @@ mod error;
 mod extend;
 mod hint;
 mod keeper;
+pub mod leader;
 mod life;
 mod limits;
 mod options;

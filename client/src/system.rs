@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use crate::leader::{BoxFuture, Clock};
+
 /// The monotonic time, for waits and patience. It may stand still while the machine is suspended.
 pub(crate) fn now() -> Instant {
     Instant::now()
@@ -152,6 +154,45 @@ pub(crate) fn jittered(full: Duration) -> Duration {
     let chance = getrandom::u32().unwrap_or(u32::MAX);
     let half = full / 2;
     half + half.mul_f64(f64::from(chance) / f64::from(u32::MAX))
+}
+
+/// Bytes that nobody can guess.
+///
+/// # Panics
+/// The system has no randomness.
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the system has randomness");
+    bytes
+}
+
+/// The monotonic clock of the Tokio runtime: virtual where the runtime's time is paused.
+#[derive(Clone, Debug)]
+pub struct TokioClock {
+    origin: Instant,
+}
+
+impl TokioClock {
+    /// A clock whose origin is now.
+    pub fn new() -> Self {
+        Self { origin: now() }
+    }
+}
+
+impl Default for TokioClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for TokioClock {
+    fn elapsed(&self) -> Duration {
+        now().saturating_duration_since(self.origin)
+    }
+
+    fn sleep(&self, span: Duration) -> BoxFuture<()> {
+        Box::pin(sleep(span))
+    }
 }
 
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);

@@ -110,7 +110,7 @@ impl Ticket {
         }
     }
 
-    fn ended(&self) -> Option<Lost> {
+    pub(crate) fn ended(&self) -> Option<Lost> {
         if self.life.lost().is_none() && self.pool().is_domain_gone(self.domain()) {
             // Kept, because the domain could come back, and the ticket may not.
             self.life.end(Lost::DomainChanged);

@@ -1,0 +1,218 @@
+//! Owns a term: whoever holds the guard leads, and whoever drops it gives the lease back.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_lock::{Fence, FencingToken, Key};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::context::LeaderContext;
+use super::term::Term;
+use super::watchman;
+use super::{Cause, LeaseEnd, NotLeader, RenewError, TermOutcome, TermReport};
+
+/// Leads a name until it is released, dropped or lost.
+///
+/// Like every lease it proves nothing after a pause: give [`LeaderGuard::fence`] to every transaction
+/// that writes.
+///
+/// Dropping it gives the lease back in the background. While contexts of it are alive, the lease is
+/// kept for them: they are told to stop ([`NotLeader::Cancelled`]), and the lease is given back when
+/// the last is dropped. It is extended meanwhile (if it is extended at all), for one lease time at
+/// most; after that it runs out.
+#[must_use = "the leadership ends when the guard is dropped"]
+pub struct LeaderGuard {
+    term: Arc<Term>,
+    /// Every context has a receiver.
+    contexts: watch::Sender<()>,
+    watchman: JoinHandle<()>,
+    runtime: Handle,
+    finished: bool,
+}
+
+impl LeaderGuard {
+    /// In the current runtime.
+    pub(super) fn new(term: Arc<Term>) -> Self {
+        let runtime = Handle::current();
+        Self {
+            watchman: runtime.spawn(watchman::watch(Arc::clone(&term))),
+            contexts: watch::Sender::new(()),
+            runtime,
+            finished: false,
+            term,
+        }
+    }
+
+    /// What the parts of the work look at; it can be cloned and sent to other tasks.
+    pub fn context(&self) -> LeaderContext {
+        LeaderContext::of(Arc::clone(&self.term), self.contexts.subscribe())
+    }
+
+    /// What is led, with its tenant.
+    pub fn name(&self) -> &Key {
+        self.term.name()
+    }
+
+    /// The fencing token: higher than that of every earlier leader in this domain.
+    pub fn token(&self) -> FencingToken {
+        self.term.grant().token
+    }
+
+    /// See [`LeaderContext::fence`].
+    pub fn fence(&self) -> Fence {
+        self.term.grant().fence()
+    }
+
+    /// See [`LeaderContext::slot`].
+    pub fn slot(&self) -> Option<u32> {
+        self.term.grant().slot
+    }
+
+    /// See [`LeaderContext::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.term
+            .leading()
+            .map(|leading| leading.remaining)
+            .unwrap_or_default()
+    }
+
+    /// See [`LeaderContext::check`].
+    ///
+    /// # Errors
+    /// Why it is not the leader any more.
+    pub fn check(&self) -> Result<(), NotLeader> {
+        self.term.check()
+    }
+
+    /// See [`LeaderContext::lost`].
+    pub fn lost(&self) -> impl Future<Output = NotLeader> + Send + use<> {
+        let term = Arc::clone(&self.term);
+        async move { term.not_leader().await }
+    }
+
+    /// See [`LeaderContext::extend`].
+    ///
+    /// # Errors
+    /// See [`RenewError`].
+    pub async fn extend(&self, lease: Duration) -> Result<(), RenewError> {
+        self.term.extend_by_hand(lease).await
+    }
+
+    /// Ends the leadership, gives the lease back and says what came of it, at most 10 s later.
+    ///
+    /// Contexts that are still alive are no longer those of a leader. Dropping the future leaves the
+    /// release to the background.
+    pub async fn release(self) -> TermReport {
+        self.finish(TermOutcome::Completed).await
+    }
+
+    pub(super) async fn finish(mut self, outcome: TermOutcome) -> TermReport {
+        self.finished = true;
+        // Here and not in the task: from now on nobody takes this for a leader.
+        self.term.end();
+        self.watchman.abort();
+        let (token, slot) = (self.token(), self.slot());
+        let leaving = Leaving(Some(Arc::clone(&self.term)));
+        let task = self.runtime.spawn(leaving.release(outcome));
+        task.await.unwrap_or_else(|error| TermReport {
+            token,
+            slot,
+            held: Duration::ZERO,
+            extensions: 0,
+            end: LeaseEnd::Unknown {
+                error: Cause::new(error),
+            },
+        })
+    }
+
+    pub(super) fn term(&self) -> &Arc<Term> {
+        &self.term
+    }
+
+    /// Whether parts of the work are still alive.
+    pub(super) fn has_contexts(&self) -> bool {
+        self.contexts.receiver_count() > 0
+    }
+
+    /// Gives the lease back in the background, when the work is at rest.
+    pub(super) fn abandon(mut self, outcome: TermOutcome) {
+        self.leave(outcome);
+    }
+
+    fn leave(&mut self, outcome: TermOutcome) {
+        if self.finished {
+            return;
+        }
+        self.finished = true;
+        let leaving = Leaving(Some(Arc::clone(&self.term)));
+        if !self.has_contexts() {
+            self.term.end();
+            self.watchman.abort();
+            self.runtime.spawn(leaving.release(outcome));
+            return;
+        }
+        self.term.drain();
+        let (term, contexts) = (Arc::clone(&self.term), self.contexts.clone());
+        let watchman = self.watchman.abort_handle();
+        self.runtime.spawn(async move {
+            drained(&term, &contexts).await;
+            term.end();
+            watchman.abort();
+            leaving.release(outcome).await;
+        });
+    }
+}
+
+impl Drop for LeaderGuard {
+    fn drop(&mut self) {
+        self.leave(TermOutcome::Cancelled);
+    }
+}
+
+impl fmt::Debug for LeaderGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaderGuard")
+            .field("name", self.name())
+            .field("token", &self.token())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Waits until no context is left, or the lease is over. It is extended for one lease time at most,
+/// so that work which never stops cannot keep it for ever.
+async fn drained(term: &Term, contexts: &watch::Sender<()>) {
+    let rest = async {
+        term.clock().sleep(term.lease_time()).await;
+        term.stop_keeping();
+        term.over().await;
+    };
+    tokio::select! {
+        () = contexts.closed() => {}
+        () = term.over() => {}
+        () = rest => {}
+    }
+}
+
+/// A lease to give back: also when the runtime ends before it could.
+struct Leaving(Option<Arc<Term>>);
+
+impl Leaving {
+    async fn release(mut self, outcome: TermOutcome) -> TermReport {
+        let term = Arc::clone(self.0.as_ref().expect("a lease is given back once"));
+        let report = term.release(outcome).await;
+        self.0 = None;
+        report
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if let Some(term) = &self.0 {
+            term.let_go();
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Leader election at a Highwater server.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use highwater_lock::Key;
+use highwater_protocol::{ErrorCode, KeyState};
+
+use super::{
+    Backend, BackendError, BoxFuture, Candidacy, Cause, Grant, Holder, LeaderState, Lease,
+    NotLeader, RenewError, Standing,
+};
+use crate::{
+    AcquireError, AcquireOptions, Client, ExtendError, Lost, QueryError, Release, ReleaseError,
+    Ticket,
+};
+
+/// Leader election at a Highwater server, over a [`Client`].
+///
+/// It needs a server with extensions for groups, minimum leases and extensions of leases; one without
+/// them gives [`BackendError::Rejected`].
+#[derive(Clone, Debug)]
+pub struct Highwater(Client);
+
+impl Highwater {
+    /// Elects over the connections of this client.
+    pub fn new(client: Client) -> Self {
+        Self(client)
+    }
+}
+
+impl From<Client> for Highwater {
+    fn from(client: Client) -> Self {
+        Self(client)
+    }
+}
+
+impl Backend for Highwater {
+    fn acquire(
+        &self,
+        candidacy: Candidacy,
+    ) -> BoxFuture<Result<Option<Arc<dyn Lease>>, BackendError>> {
+        let client = self.0.clone();
+        Box::pin(async move {
+            let options = AcquireOptions::new()
+                .wait(candidacy.wait)
+                .lease(candidacy.lease)
+                .min_hold(candidacy.min_lease)
+                // A grant that arrives with less is extended or given back.
+                .min_work(candidacy.lease / 3);
+            let ticket = match candidacy.slots {
+                None => client.acquire(&candidacy.name, options).await,
+                Some(slots) => client.acquire_slot(&candidacy.name, slots, options).await,
+            };
+            match ticket {
+                Ok(ticket) => Ok(Some(
+                    Arc::new(Held::new(candidacy.name, ticket)) as Arc<dyn Lease>
+                )),
+                Err(AcquireError::TimedOut) => Ok(None),
+                Err(error) => Err(not_acquired(error)),
+            }
+        })
+    }
+
+    fn state(&self, name: Key) -> BoxFuture<Result<LeaderState, BackendError>> {
+        let client = self.0.clone();
+        Box::pin(async move { state(&client, name).await.map_err(not_told) })
+    }
+}
+
+/// Walks over the slots that are taken.
+async fn state(client: &Client, name: Key) -> Result<LeaderState, QueryError> {
+    let mut status = client.query(&name).await?;
+    let (slots, waiting) = (status.slots, status.waiters);
+    let mut holders = Vec::new();
+    loop {
+        let (token, slot, standing) = match status.state {
+            KeyState::Free => break,
+            KeyState::Held {
+                token,
+                slot,
+                remaining_ms,
+            } => {
+                let remaining = Duration::from_millis(remaining_ms.into());
+                (token, slot, Standing::Held { remaining })
+            }
+            KeyState::Retained {
+                token,
+                slot,
+                remaining_ms,
+            } => {
+                let remaining = Duration::from_millis(remaining_ms.into());
+                (token, slot, Standing::Retained { remaining })
+            }
+        };
+        holders.push(Holder {
+            token,
+            slot: slots.is_some().then_some(slot),
+            standing,
+            node: None,
+        });
+        let (Some(_), Some(next)) = (slots, slot.checked_add(1)) else {
+            break;
+        };
+        status = client.query_slots(&name, next).await?;
+    }
+    Ok(LeaderState {
+        name,
+        slots,
+        holders,
+        waiting,
+    })
+}
+
+/// A ticket, until it is given back.
+struct Held {
+    grant: Grant,
+    ticket: Mutex<Option<Ticket>>,
+}
+
+impl Held {
+    fn new(name: Key, ticket: Ticket) -> Self {
+        let grant = Grant {
+            name,
+            slot: ticket.slot(),
+            token: ticket.token(),
+            domain: ticket.domain(),
+        };
+        Self {
+            grant,
+            ticket: Mutex::new(Some(ticket)),
+        }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&Ticket) -> T) -> Option<T> {
+        let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
+        ticket.as_ref().map(work)
+    }
+}
+
+impl Lease for Held {
+    fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    fn remaining(&self) -> Result<Duration, Lost> {
+        let remaining = self.with(|ticket| match ticket.ended() {
+            Some(lost) => Err(lost),
+            None => Ok(ticket.remaining()),
+        });
+        remaining.unwrap_or(Err(Lost::NotHeld))
+    }
+
+    fn lost(&self) -> BoxFuture<Lost> {
+        let lost = self.with(Ticket::lost);
+        Box::pin(async move {
+            match lost {
+                Some(lost) => lost.await,
+                None => Lost::NotHeld,
+            }
+        })
+    }
+
+    fn extend(&self, lease: Duration) -> BoxFuture<Result<(), RenewError>> {
+        let extending = self.with(|ticket| ticket.extending(lease));
+        Box::pin(async move {
+            let Some(extending) = extending else {
+                return Err(NotLeader::Ended.into());
+            };
+            extending.await.map_err(|error| match error {
+                ExtendError::Lost(lost) => NotLeader::Lost(lost).into(),
+                error => RenewError::Backend(not_extended(error)),
+            })
+        })
+    }
+
+    fn release(&self) -> BoxFuture<Result<Release, BackendError>> {
+        let mut ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
+        let ticket = ticket.take();
+        Box::pin(async move {
+            match ticket {
+                // Dropped on the way, it is released in the background.
+                Some(ticket) => ticket.release().await.map_err(not_released),
+                None => Ok(Release::NotCurrent),
+            }
+        })
+    }
+}
+
+fn not_acquired(error: AcquireError) -> BackendError {
+    match error {
+        AcquireError::Busy
+        | AcquireError::NotConnected
+        | AcquireError::Rejected(ErrorCode::NotActive | ErrorCode::NoLeader) => {
+            BackendError::Unavailable(Cause::new(error))
+        }
+        AcquireError::Indeterminate => BackendError::Indeterminate(Cause::new(error)),
+        AcquireError::TooShort { .. } => BackendError::TooLate,
+        AcquireError::Closed => BackendError::Closed,
+        _ => BackendError::Rejected(Cause::new(error)),
+    }
+}
+
+fn not_extended(error: ExtendError) -> BackendError {
+    match error {
+        ExtendError::Unknown => BackendError::Indeterminate(Cause::new(error)),
+        ExtendError::Closed => BackendError::Closed,
+        _ => BackendError::Rejected(Cause::new(error)),
+    }
+}
+
+fn not_released(error: ReleaseError) -> BackendError {
+    match error {
+        ReleaseError::Closed => BackendError::Closed,
+        ReleaseError::Unknown => BackendError::Indeterminate(Cause::new(error)),
+        _ => BackendError::Rejected(Cause::new(error)),
+    }
+}
+
+fn not_told(error: QueryError) -> BackendError {
+    match error {
+        QueryError::NoAnswer => BackendError::Unavailable(Cause::new(error)),
+        QueryError::Closed => BackendError::Closed,
+        _ => BackendError::Rejected(Cause::new(error)),
+    }
+}

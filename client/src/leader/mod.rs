@@ -1,0 +1,71 @@
+//! Leader election: at most one of many runs a job, and knows when it may not any more.
+//!
+//! A [`LeaderElector`] runs an action while this process is the leader of a name; a
+//! [`LeaderGroupElector`] does so for up to N leaders of one name. The action gets a
+//! [`LeaderContext`]: its [`fence`](LeaderContext::fence) goes to every transaction that writes, so
+//! that the database refuses a leader that was replaced without knowing.
+//!
+//! ```
+//! use std::time::Duration;
+//! use highwater_client::leader::{InProcess, LeaderElector, LeaderOptions};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = LeaderOptions::builder()
+//!     .wait(Duration::ZERO)
+//!     .lease(Duration::from_secs(10))
+//!     .auto_extend(true)
+//!     .node("node-a")
+//!     .build()?;
+//! // In production: `Highwater::new(client)`.
+//! let elector = LeaderElector::new(InProcess::new(), options);
+//! let closed = elector
+//!     .run_if_leader("invoice/close", |leader| async move {
+//!         let fence = leader.fence(); // for every transaction that writes invoices
+//!         # drop(fence);
+//!         17
+//!     })
+//!     .await?;
+//! assert_eq!(closed, Some(17)); // `None`: somebody else leads
+//! # Ok(()) }
+//! ```
+//!
+//! # The path of a term
+//!
+//! `elector` asks a `backend` for a lease and makes a `term` of it; a `guard` owns the term, and a
+//! task in `watchman` extends it and notices its end. `context` is what the action sees, `run` what
+//! it runs in, and `hub` who is told.
+
+mod backend;
+mod context;
+mod elector;
+mod guard;
+mod highwater;
+mod hub;
+mod in_process;
+mod options;
+mod outcome;
+mod policy;
+mod run;
+mod stats;
+mod term;
+mod watchman;
+
+pub use backend::{
+    Backend, BackendError, BoxFuture, Candidacy, Clock, Grant, Holder, LeaderState, Lease,
+    Standing, TokioClock,
+};
+pub use context::LeaderContext;
+pub use elector::{Elector, Group, Kind, LeaderElector, LeaderGroupElector, Single};
+pub use guard::LeaderGuard;
+pub use highwater::Highwater;
+pub use hub::{Events, Lagged, LeaderEvent, LeaderWatch, Leading, Occurrence};
+pub use in_process::InProcess;
+pub use options::{
+    LeaderGroupOptions, LeaderGroupOptionsBuilder, LeaderOptions, LeaderOptionsBuilder, LossPolicy,
+    NodeId, OptionsError,
+};
+pub use outcome::{
+    Cause, LeaderError, LeaderResult, LeaseEnd, NotLeader, RenewError, TermOutcome, TermReport,
+};
+pub use policy::{FailurePolicy, PolicyResult};
+pub use stats::LeaderStats;

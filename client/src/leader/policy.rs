@@ -1,0 +1,85 @@
+//! What to do when nobody can be elected because the lock service fails.
+
+use super::context::LeaderContext;
+use super::elector::{Elector, Kind, judge, result};
+use super::run;
+use super::{BackendError, LeaderError, LeaderResult};
+
+/// What to do when the lock service cannot be used ([`BackendError::is_transient`]).
+///
+/// It has no say in anything else: contention skips, a wrong configuration is an error, and a lease
+/// that is lost while the action runs is [`LeaderResult::LeaseLost`]. In no case does the action run
+/// twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailurePolicy {
+    /// Tell the caller.
+    #[default]
+    Error,
+    /// Leave the action out, as if somebody else led.
+    Skip,
+    /// Run the action without a lock: **others may run it at the same time.** Its context has no
+    /// fence. For actions that are harmless twice and must not be left out.
+    FailOpen,
+}
+
+/// What came of an action under a [`FailurePolicy`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a lost lease is one of the outcomes"]
+#[non_exhaustive]
+pub enum PolicyResult<T, E> {
+    /// The lock service could be used.
+    Held(LeaderResult<T, E>),
+    /// The lock service failed, and the policy is to skip. The action did not run.
+    SkippedByFailure {
+        /// How it failed.
+        failure: BackendError,
+    },
+    /// The lock service failed, and the policy is to fail open: the action ran without a lock.
+    Unprotected {
+        /// What the action gave.
+        outcome: Result<T, E>,
+        /// How the lock service failed.
+        failure: BackendError,
+    },
+}
+
+impl<K: Kind> Elector<K> {
+    /// Like [`run_if_leader_result`](Elector::run_if_leader_result), with a say in what happens when
+    /// the lock service cannot be used. The action runs at most once, whatever happens.
+    ///
+    /// # Errors
+    /// The name is none, the lock service refuses this for good, or it fails and the policy is
+    /// [`FailurePolicy::Error`]. The action did not run.
+    pub async fn run_with_policy<T, E, F, Fut>(
+        &self,
+        name: impl AsRef<str>,
+        policy: FailurePolicy,
+        action: F,
+    ) -> Result<PolicyResult<T, E>, LeaderError>
+    where
+        F: FnOnce(LeaderContext) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let (key, core) = (self.key(name)?, self.core());
+        let failure = match core.acquire(&key, &core.options).await {
+            Ok(Some(guard)) => {
+                let ran = run::run(guard, core.options.on_loss, judge, action).await;
+                return Ok(PolicyResult::Held(result(run::or_unwind(ran))));
+            }
+            Ok(None) => return Ok(PolicyResult::Held(LeaderResult::Skipped)),
+            Err(LeaderError::Backend(failure)) if failure.is_transient() => failure,
+            Err(error) => return Err(error),
+        };
+        match policy {
+            FailurePolicy::Error => Err(LeaderError::Backend(failure)),
+            FailurePolicy::Skip => Ok(PolicyResult::SkippedByFailure { failure }),
+            FailurePolicy::FailOpen => {
+                core.hub.unprotected(&key, &core.node);
+                let context = LeaderContext::unprotected(key, core.node.clone());
+                let outcome = action(context).await;
+                Ok(PolicyResult::Unprotected { outcome, failure })
+            }
+        }
+    }
+}

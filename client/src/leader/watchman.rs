@@ -1,0 +1,59 @@
+//! The task beside each term: extends its lease in time, and notices its end.
+//!
+//! It runs apart from the action, so an action that computes for long does not stop it, as long as
+//! the runtime has another thread. It never ends without the term having ended: a lease that cannot
+//! be extended is lost aloud.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::RenewError;
+use super::term::Term;
+
+/// Works until the lease is lost or given back.
+pub(super) async fn watch(term: Arc<Term>) {
+    let mut lost = term.lost_at_backend();
+    loop {
+        let left = match term.left() {
+            Ok(left) => left,
+            Err(lost) => return term.lose(lost),
+        };
+        // Timers stand still while the machine is suspended, so it looks now and then.
+        let longest = left.min(LOOK);
+        let due = term.until_extension();
+        let next = async {
+            match due {
+                Some(due) if due.is_zero() => extend(&term, left).await,
+                due => {
+                    term.clock()
+                        .sleep(due.unwrap_or(longest).min(longest))
+                        .await
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            lost = &mut lost => return term.lose(lost),
+            () = term.over() => return,
+            () = next => {}
+        }
+    }
+}
+
+/// One attempt, while the lease lasts; then a pause if it failed.
+async fn extend(term: &Term, left: Duration) {
+    let attempt = tokio::select! {
+        attempt = term.keep() => attempt,
+        () = term.clock().sleep(left) => return,
+    };
+    if let Err(RenewError::Backend(_) | RenewError::Unprotected) = attempt {
+        let pause = (term.lease_time() / 30).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        term.clock().sleep(pause.min(left)).await;
+    }
+}
+
+/// How often it looks at the clock, at least.
+const LOOK: Duration = Duration::from_secs(1);
+/// The pauses between attempts to extend: a thirtieth of the lease, between these.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
