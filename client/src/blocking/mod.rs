@@ -23,7 +23,7 @@
 //! thread that polls, like any other code that waits: there use [`Client`](crate::Client), or
 //! `tokio::task::spawn_blocking`.
 
-mod runtime;
+pub(crate) mod runtime;
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -207,6 +207,11 @@ impl Client {
         let query = async move { client.query_slots(&name, from_slot).await };
         let outcome = self.0.runtime.call(QUERY_BUDGET + SLACK, query);
         outcome.unwrap_or(Err(QueryError::NoAnswer))
+    }
+
+    /// The client in its thread, which lives until the client has ended.
+    pub(crate) fn inner(&self) -> &crate::Client {
+        &self.0.client
     }
 
     /// See [`crate::Client::extensions`].

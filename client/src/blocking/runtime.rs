@@ -12,14 +12,14 @@ use tokio::sync::watch;
 ///
 /// The runtime itself never leaves the thread: dropped inside of another runtime, it would panic.
 #[derive(Debug)]
-pub(super) struct Runtime {
+pub(crate) struct Runtime {
     handle: Handle,
     /// The thread ends when the last copy is gone; every task that it stays for has one.
     stays: watch::Sender<()>,
 }
 
 impl Runtime {
-    pub(super) fn start() -> io::Result<Self> {
+    pub(crate) fn start() -> io::Result<Self> {
         let (sender, started) = mpsc::sync_channel(1);
         let stays = watch::Sender::new(());
         let mut ends = stays.subscribe();
@@ -46,7 +46,7 @@ impl Runtime {
     }
 
     /// Keeps the thread until this is over, also when the value is dropped before.
-    pub(super) fn stays_for(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn stays_for(&self, work: impl Future<Output = ()> + Send + 'static) {
         let stays = self.stays.clone();
         self.handle.spawn(async move {
             work.await;
@@ -57,7 +57,7 @@ impl Runtime {
     /// Runs the future in the thread and waits for it, for so long at most; then it is dropped.
     ///
     /// Neither needs nor minds an async runtime around it.
-    pub(super) fn call<T: Send + 'static>(
+    pub(crate) fn call<T: Send + 'static>(
         &self,
         bound: Duration,
         future: impl Future<Output = T> + Send + 'static,

@@ -14,8 +14,8 @@ use super::hub::{Events, Hub, LeaderWatch};
 use super::run::{self, Ran, Value};
 use super::term::{self, Term};
 use super::{
-    Backend, BackendError, Candidacy, Cause, Clock, LeaderError, LeaderGroupOptions, LeaderOptions,
-    LeaderResult, LeaderState, LeaderStats, NodeId, OptionsError, TermOutcome,
+    Backend, BackendError, Candidacy, Cause, Clock, HistorySink, LeaderError, LeaderGroupOptions,
+    LeaderOptions, LeaderResult, LeaderState, LeaderStats, NodeId, OptionsError, TermOutcome,
 };
 
 /// Elects one leader for each name. See [`Elector`] for what it can do.
@@ -119,6 +119,12 @@ impl<K: Kind> Elector<K> {
             None => Ok(key),
             Some(tenant) => Key::new(format!("{tenant}/{name}")).map_err(LeaderError::Name),
         }
+    }
+
+    /// A name as it was given, checked with its tenant.
+    #[cfg(feature = "blocking")]
+    pub(super) fn untenanted(&self, name: impl AsRef<str>) -> Result<String, LeaderError> {
+        self.key(&name).map(|_| name.as_ref().to_owned())
     }
 
     pub(super) fn core(&self) -> &Arc<Core> {
@@ -243,6 +249,11 @@ impl<K: Kind> Elector<K> {
     /// What happens from now on to all names of this elector, its clones and its tenants.
     pub fn subscribe(&self) -> Events {
         self.core.hub.subscribe()
+    }
+
+    /// Has each term of this elector, its clones and its tenants recorded when it is over.
+    pub fn record_to(&self, sink: Arc<dyn HistorySink>) {
+        self.core.hub.record_to(sink);
     }
 
     /// What this elector, its clones and its tenants have done so far.
@@ -370,4 +381,4 @@ pub(super) fn result<T, E>(ran: Ran<Result<T, E>>) -> LeaderResult<T, E> {
 }
 
 /// How much longer than the wait a backend may take until it counts as silent.
-const PATIENCE: Duration = Duration::from_secs(15);
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);

@@ -35,6 +35,14 @@ impl From<Client> for Highwater {
     }
 }
 
+#[cfg(feature = "blocking")]
+impl From<&crate::blocking::Client> for Highwater {
+    /// The connections live in the thread of the blocking client.
+    fn from(client: &crate::blocking::Client) -> Self {
+        Self(client.inner().clone())
+    }
+}
+
 impl Backend for Highwater {
     fn acquire(
         &self,

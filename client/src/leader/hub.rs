@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tokio::sync::{broadcast, watch};
 
 use super::stats::Counts;
 use super::term::Term;
-use super::{BackendError, LeaseEnd, NodeId, TermOutcome, TermReport};
+use super::{BackendError, HistorySink, LeaseEnd, NodeId, TermOutcome, TermRecord, TermReport};
 use crate::Lost;
 
 /// Something that happened to one name at one elector.
@@ -157,6 +158,7 @@ impl fmt::Debug for LeaderWatch {
 pub(super) struct Hub {
     events: broadcast::Sender<LeaderEvent>,
     levels: Mutex<BTreeMap<Key, watch::Sender<Vec<Arc<Term>>>>>,
+    history: Mutex<Vec<Arc<dyn HistorySink>>>,
     pub(super) counts: Counts,
 }
 
@@ -165,6 +167,7 @@ impl Hub {
         Self {
             events: broadcast::Sender::new(EVENTS),
             levels: Mutex::default(),
+            history: Mutex::default(),
             counts: Counts::default(),
         }
     }
@@ -199,6 +202,21 @@ impl Hub {
             node: node.clone(),
             what,
         });
+    }
+
+    pub(super) fn record_to(&self, sink: Arc<dyn HistorySink>) {
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.push(sink);
+    }
+
+    pub(super) fn record(&self, record: &TermRecord) {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let sinks = history.clone();
+        drop(history);
+        for sink in sinks {
+            // A sink that panics is no reason to fail a release.
+            let _ = catch_unwind(AssertUnwindSafe(|| sink.record(record.clone())));
+        }
     }
 
     /// The terms of this process that are not over, by name and token.

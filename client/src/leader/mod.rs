@@ -36,17 +36,23 @@
 //! it runs in, and `hub` who is told.
 
 mod backend;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod context;
 mod elector;
 mod guard;
 mod highwater;
+mod history;
 mod hub;
 mod in_process;
 mod options;
 mod outcome;
 mod policy;
 mod run;
+mod schedule;
 mod stats;
+mod strategic;
+mod stream;
 mod term;
 mod watchman;
 
@@ -58,6 +64,7 @@ pub use context::LeaderContext;
 pub use elector::{Elector, Group, Kind, LeaderElector, LeaderGroupElector, Single};
 pub use guard::LeaderGuard;
 pub use highwater::Highwater;
+pub use history::{HistorySink, MemoryHistory, TermRecord};
 pub use hub::{Events, Lagged, LeaderEvent, LeaderWatch, Leading, Occurrence};
 pub use in_process::InProcess;
 pub use options::{
@@ -68,4 +75,10 @@ pub use outcome::{
     Cause, LeaderError, LeaderResult, LeaseEnd, NotLeader, RenewError, TermOutcome, TermReport,
 };
 pub use policy::{FailurePolicy, PolicyResult};
+pub use schedule::Schedule;
 pub use stats::LeaderStats;
+pub use strategic::{
+    Candidate, CandidateRegistry, Candidates, Field, Fifo, Random, Scored, StrategicElector,
+    Strategy,
+};
+pub use stream::{LeaderStream, StreamError, StreamLease};

@@ -130,7 +130,7 @@ impl LeaderOptions {
         self.node.as_ref()
     }
 
-    fn check(self) -> Result<Self, OptionsError> {
+    pub(super) fn check(self) -> Result<Self, OptionsError> {
         if self.wait > LONGEST {
             return Err(OptionsError::Wait { wait: self.wait });
         }

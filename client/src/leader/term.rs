@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, watch};
 use super::hub::{Hub, Leading};
 use super::{
     BackendError, Cause, Clock, Grant, LeaderOptions, Lease, LeaseEnd, NodeId, NotLeader,
-    RenewError, TermOutcome, TermReport,
+    RenewError, TermOutcome, TermRecord, TermReport,
 };
 use crate::{Lost, Release};
 
@@ -301,8 +301,17 @@ impl Term {
             extensions: self.extensions.load(Ordering::Relaxed),
             end,
         };
-        let outcome = self.was_lost().map_or(outcome, |_| TermOutcome::Lost);
+        let lost = self.was_lost();
+        let outcome = lost.map_or(outcome, |_| TermOutcome::Lost);
         self.hub.ended(self, outcome, &report);
+        self.hub.record(&TermRecord {
+            name: self.name.clone(),
+            node: self.node.clone(),
+            began: self.began,
+            outcome,
+            lost,
+            term: report.clone(),
+        });
         report
     }
 
@@ -328,4 +337,4 @@ pub(super) fn margin(lease: Duration) -> Duration {
 }
 
 /// How long the outcome of a release is waited for.
-const RELEASE_TIME: Duration = Duration::from_secs(10);
+pub(super) const RELEASE_TIME: Duration = Duration::from_secs(10);

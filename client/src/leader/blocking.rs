@@ -1,0 +1,310 @@
+//! Leader election for programs without async: the same names, and calls that wait.
+//!
+//! ```no_run
+//! use highwater_client::blocking::Client;
+//! use highwater_client::leader::{Highwater, LeaderOptions, blocking::LeaderElector};
+//!
+//! # fn close_invoices(_: Option<highwater_client::Fence>) {}
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::builder("locks.example:5225").connect()?;
+//! let options = LeaderOptions::builder().auto_extend(true).build()?;
+//! let elector = LeaderElector::new(Highwater::from(&client), options)?;
+//! let ran = elector.run_if_leader("invoice/close", |leader| close_invoices(leader.fence()))?;
+//! # drop(ran);
+//! # Ok(()) }
+//! ```
+//!
+//! Leases are extended in a thread of the elector's own, also while the action computes. What cannot
+//! be done is to cut an action off: ask [`LeaderContext::check`] between its steps. A lease that was
+//! lost is told at the end in any case.
+
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_lock::{Fence, FencingToken, Key};
+
+use super::elector::{self, PATIENCE};
+use super::run::{Ran, Value};
+use super::term::RELEASE_TIME;
+use super::{
+    Backend, BackendError, Cause, Group, Kind, LeaderError, LeaderGroupOptions, LeaderOptions,
+    LeaderResult, LeaderState, LeaderStats, LeaseEnd, NotLeader, OptionsError, RenewError, Single,
+    TermOutcome, TermReport,
+};
+use crate::blocking::runtime::Runtime;
+
+/// Elects one leader for each name.
+pub type LeaderElector = Elector<Single>;
+
+/// Elects up to N leaders for each name.
+pub type LeaderGroupElector = Elector<Group>;
+
+/// Like [`super::Elector`], with calls that block.
+///
+/// They may be made from any thread; inside of an async runtime they block the thread that polls.
+pub struct Elector<K: Kind> {
+    inner: super::Elector<K>,
+    runtime: Arc<Runtime>,
+}
+
+impl Elector<Single> {
+    /// A candidate at this backend, with a thread of its own.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub fn new(backend: impl Backend, options: LeaderOptions) -> io::Result<Self> {
+        Ok(Self {
+            inner: super::LeaderElector::new(backend, options),
+            runtime: Arc::new(Runtime::start()?),
+        })
+    }
+}
+
+impl Elector<Group> {
+    /// A candidate at this backend, with a thread of its own.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub fn new(backend: impl Backend, options: LeaderGroupOptions) -> io::Result<Self> {
+        Ok(Self {
+            inner: super::LeaderGroupElector::new(backend, options),
+            runtime: Arc::new(Runtime::start()?),
+        })
+    }
+}
+
+impl<K: Kind> Elector<K> {
+    /// The async elector behind it, for its levels and events.
+    pub fn elector(&self) -> &super::Elector<K> {
+        &self.inner
+    }
+
+    /// See [`super::Elector::for_tenant`].
+    ///
+    /// # Errors
+    /// [`OptionsError::Tenant`].
+    pub fn for_tenant(&self, tenant: impl AsRef<str>) -> Result<Self, OptionsError> {
+        Ok(Self {
+            inner: self.inner.for_tenant(tenant)?,
+            runtime: Arc::clone(&self.runtime),
+        })
+    }
+
+    /// See [`super::Elector::run_if_leader`]. The action runs in the calling thread.
+    ///
+    /// # Errors
+    /// The election failed, or the lease was lost while the action ran.
+    pub fn run_if_leader<T>(
+        &self,
+        name: impl AsRef<str>,
+        action: impl FnOnce(&LeaderContext) -> T,
+    ) -> Result<Option<T>, LeaderError> {
+        let Some(guard) = self.try_acquire(name)? else {
+            return Ok(None);
+        };
+        let Ran { value, lost, term } = guard.run(|_| TermOutcome::Completed, action);
+        match (value, lost) {
+            (Value::Returned(value), None) => Ok(Some(value)),
+            (_, lost) => Err(LeaderError::LeaseLost {
+                reason: lost.unwrap_or(crate::Lost::Expired),
+                term,
+            }),
+        }
+    }
+
+    /// See [`super::Elector::run_if_leader_result`]. The action runs in the calling thread.
+    ///
+    /// # Errors
+    /// The election failed; the action did not run.
+    pub fn run_if_leader_result<T, E>(
+        &self,
+        name: impl AsRef<str>,
+        action: impl FnOnce(&LeaderContext) -> Result<T, E>,
+    ) -> Result<LeaderResult<T, E>, LeaderError> {
+        let guard = self.try_acquire(name)?;
+        let result = guard.map(|guard| elector::result(guard.run(elector::judge, action)));
+        Ok(result.unwrap_or(LeaderResult::Skipped))
+    }
+
+    /// See [`super::Elector::try_acquire`].
+    ///
+    /// # Errors
+    /// The election failed; this call leads nothing.
+    pub fn try_acquire(&self, name: impl AsRef<str>) -> Result<Option<LeaderGuard>, LeaderError> {
+        let elector = self.inner.clone();
+        let name = self.inner.untenanted(name)?;
+        let bound = elector.options().wait() + PATIENCE + SLACK;
+        let acquire = async move { elector.try_acquire(name).await };
+        let guard = self
+            .runtime
+            .call(bound, acquire)
+            .unwrap_or_else(|| Err(stuck()))?;
+        Ok(guard.map(|guard| {
+            LeaderGuard(LeaderContext {
+                guard,
+                runtime: Arc::clone(&self.runtime),
+            })
+        }))
+    }
+
+    /// See [`super::Elector::state`].
+    ///
+    /// # Errors
+    /// The name is none, or the backend gave no answer.
+    pub fn state(&self, name: impl AsRef<str>) -> Result<LeaderState, LeaderError> {
+        let elector = self.inner.clone();
+        let name = self.inner.untenanted(name)?;
+        let state = async move { elector.state(name).await };
+        self.runtime
+            .call(PATIENCE + SLACK, state)
+            .unwrap_or_else(|| Err(stuck()))
+    }
+
+    /// See [`super::Elector::stats`].
+    pub fn stats(&self) -> LeaderStats {
+        self.inner.stats()
+    }
+}
+
+impl<K: Kind> Clone for Elector<K> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            runtime: Arc::clone(&self.runtime),
+        }
+    }
+}
+
+impl<K: Kind> fmt::Debug for Elector<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+fn stuck() -> LeaderError {
+    let cause = Cause::new("the elector's thread did not answer");
+    LeaderError::Backend(BackendError::Indeterminate(cause))
+}
+
+/// What an action sees of its leadership; see [`super::LeaderContext`].
+#[derive(Debug)]
+pub struct LeaderContext {
+    // Declared first, so that its release is under way before the runtime may end.
+    guard: super::LeaderGuard,
+    runtime: Arc<Runtime>,
+}
+
+impl LeaderContext {
+    /// What is led, with its tenant.
+    pub fn name(&self) -> &Key {
+        self.guard.name()
+    }
+
+    /// See [`super::LeaderContext::fence`].
+    pub fn fence(&self) -> Option<Fence> {
+        Some(self.guard.fence())
+    }
+
+    /// The fencing token.
+    pub fn token(&self) -> FencingToken {
+        self.guard.token()
+    }
+
+    /// See [`super::LeaderContext::slot`].
+    pub fn slot(&self) -> Option<u32> {
+        self.guard.slot()
+    }
+
+    /// See [`super::LeaderContext::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.guard.remaining()
+    }
+
+    /// See [`super::LeaderContext::check`].
+    ///
+    /// # Errors
+    /// Why it is not the leader any more.
+    pub fn check(&self) -> Result<(), NotLeader> {
+        self.guard.check()
+    }
+
+    /// Waits until this is not the leader any more, for so long at most; `None` when it still is.
+    pub fn lost(&self, within: Duration) -> Option<NotLeader> {
+        self.runtime.call(within, self.guard.lost())
+    }
+
+    /// See [`super::LeaderContext::extend`]. It takes 10 s at most.
+    ///
+    /// # Errors
+    /// See [`RenewError`].
+    pub fn extend(&self, lease: Duration) -> Result<(), RenewError> {
+        let context = self.guard.context();
+        let extend = async move { context.extend(lease).await };
+        let outcome = self.runtime.call(RELEASE_TIME, extend);
+        let silent = || BackendError::Indeterminate(Cause::new("no answer to the extension"));
+        outcome.unwrap_or_else(|| Err(RenewError::Backend(silent())))
+    }
+}
+
+/// Leads a name until it is released, dropped or lost; see [`super::LeaderGuard`].
+#[derive(Debug)]
+#[must_use = "the leadership ends when the guard is dropped"]
+pub struct LeaderGuard(LeaderContext);
+
+impl std::ops::Deref for LeaderGuard {
+    type Target = LeaderContext;
+
+    fn deref(&self) -> &LeaderContext {
+        &self.0
+    }
+}
+
+impl LeaderGuard {
+    /// See [`super::LeaderGuard::release`].
+    pub fn release(self) -> TermReport {
+        self.finish(TermOutcome::Completed).1
+    }
+
+    fn run<T>(
+        self,
+        judge: impl FnOnce(&T) -> TermOutcome,
+        action: impl FnOnce(&LeaderContext) -> T,
+    ) -> Ran<T> {
+        match catch_unwind(AssertUnwindSafe(|| action(&self.0))) {
+            Ok(value) => {
+                let (lost, term) = self.finish(judge(&value));
+                Ran {
+                    value: Value::Returned(value),
+                    lost,
+                    term,
+                }
+            }
+            Err(panic) => {
+                self.finish(TermOutcome::Panicked);
+                resume_unwind(panic)
+            }
+        }
+    }
+
+    fn finish(self, outcome: TermOutcome) -> (Option<crate::Lost>, TermReport) {
+        let LeaderContext { guard, runtime } = self.0;
+        let (term, token, slot) = (Arc::clone(guard.term()), guard.token(), guard.slot());
+        let report = runtime.call(RELEASE_TIME + SLACK, guard.finish(outcome));
+        let report = report.unwrap_or_else(|| TermReport {
+            token,
+            slot,
+            held: Duration::ZERO,
+            extensions: 0,
+            end: LeaseEnd::Unknown {
+                error: Cause::new("the elector's thread did not answer"),
+            },
+        });
+        (term.was_lost(), report)
+    }
+}
+
+/// What a call may take beyond the bound that it has by itself.
+const SLACK: Duration = Duration::from_secs(2);
