@@ -349,7 +349,7 @@ impl Core {
         let (clock, hub) = (Arc::clone(&self.clock), Arc::clone(&self.hub));
         let term = Arc::new(Term::new(lease, self.node.clone(), options, clock, hub));
         self.hub.elected(&term);
-        Ok(Some(LeaderGuard::new(term)))
+        Ok(Some(LeaderGuard::start(term).await))
     }
 }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use highwater_lock::{Fence, FencingToken, Key};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::context::LeaderContext;
-use super::term::Term;
+use super::term::{Releasing, Term};
 use super::watchman;
 use super::{Cause, LeaseEnd, NotLeader, RenewError, TermOutcome, TermReport};
 
@@ -34,16 +34,23 @@ pub struct LeaderGuard {
 }
 
 impl LeaderGuard {
-    /// In the current runtime.
-    pub(super) fn new(term: Arc<Term>) -> Self {
+    /// In the current runtime, when the task beside the term has begun.
+    ///
+    /// A task that was only just spawned can stand in a place of the runtime's thread from which no
+    /// other thread takes it. An action that computes would keep it there, and nothing be extended.
+    pub(super) async fn start(term: Arc<Term>) -> Self {
         let runtime = Handle::current();
-        Self {
-            watchman: runtime.spawn(watchman::watch(Arc::clone(&term))),
+        let (sender, started) = oneshot::channel();
+        let guard = Self {
+            watchman: runtime.spawn(watchman::watch(Arc::clone(&term), sender)),
             contexts: watch::Sender::new(()),
             runtime,
             finished: false,
             term,
-        }
+        };
+        // An error is the end of the runtime.
+        let _ = started.await;
+        guard
     }
 
     /// What the parts of the work look at; it can be cloned and sent to other tasks.
@@ -115,8 +122,7 @@ impl LeaderGuard {
         self.term.end();
         self.watchman.abort();
         let (token, slot) = (self.token(), self.slot());
-        let leaving = Leaving(Some(Arc::clone(&self.term)));
-        let task = self.runtime.spawn(leaving.release(outcome));
+        let task = self.runtime.spawn(Leaving::of(&self.term).release(outcome));
         task.await.unwrap_or_else(|error| TermReport {
             token,
             slot,
@@ -147,10 +153,11 @@ impl LeaderGuard {
             return;
         }
         self.finished = true;
-        let leaving = Leaving(Some(Arc::clone(&self.term)));
+        let mut leaving = Leaving::of(&self.term);
         if !self.has_contexts() {
             self.term.end();
             self.watchman.abort();
+            leaving.begin();
             self.runtime.spawn(leaving.release(outcome));
             return;
         }
@@ -198,20 +205,39 @@ async fn drained(term: &Term, contexts: &watch::Sender<()>) {
 }
 
 /// A lease to give back: also when the runtime ends before it could.
-struct Leaving(Option<Arc<Term>>);
+struct Leaving {
+    term: Option<Arc<Term>>,
+    begun: Option<Releasing>,
+}
 
 impl Leaving {
+    fn of(term: &Arc<Term>) -> Self {
+        Self {
+            term: Some(Arc::clone(term)),
+            begun: None,
+        }
+    }
+
+    /// Does now what can be done without waiting.
+    fn begin(&mut self) {
+        self.begun = self.term.as_ref().and_then(|term| term.try_begin_release());
+    }
+
     async fn release(mut self, outcome: TermOutcome) -> TermReport {
-        let term = Arc::clone(self.0.as_ref().expect("a lease is given back once"));
-        let report = term.release(outcome).await;
-        self.0 = None;
+        let term = Arc::clone(self.term.as_ref().expect("a lease is given back once"));
+        let begun = match self.begun.take() {
+            Some(begun) => begun,
+            None => term.begin_release().await,
+        };
+        let report = term.conclude(begun, outcome).await;
+        self.term = None;
         report
     }
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        if let Some(term) = &self.0 {
+        if let Some(term) = &self.term {
             term.let_go();
         }
     }

@@ -9,8 +9,8 @@ use tokio::sync::{Mutex, watch};
 
 use super::hub::{Hub, Leading};
 use super::{
-    BackendError, Cause, Clock, Grant, LeaderOptions, Lease, LeaseEnd, NodeId, NotLeader,
-    RenewError, TermOutcome, TermRecord, TermReport,
+    BackendError, BoxFuture, Cause, Clock, Grant, LeaderOptions, Lease, LeaseEnd, NodeId,
+    NotLeader, RenewError, TermOutcome, TermRecord, TermReport,
 };
 use crate::{Lost, Release};
 
@@ -258,7 +258,7 @@ impl Term {
     }
 
     /// Completes when the backend tells by itself that the lease is over.
-    pub(super) fn lost_at_backend(&self) -> super::BoxFuture<Lost> {
+    pub(super) fn lost_at_backend(&self) -> BoxFuture<Lost> {
         self.lease.lost()
     }
 
@@ -268,17 +268,34 @@ impl Term {
         drop(self.lease.release());
     }
 
-    /// Gives the lease back, and tells everybody what came of it.
-    pub(super) async fn release(&self, outcome: TermOutcome) -> TermReport {
+    /// Gives the lease back, after the last extension has ended.
+    pub(super) async fn begin_release(&self) -> Releasing {
         self.end();
-        // The last extension has ended, because the stage has.
-        let last = self.extending.lock().await;
+        let _last = self.extending.lock().await;
+        self.releasing()
+    }
+
+    /// The same at once, if no extension is under way.
+    pub(super) fn try_begin_release(&self) -> Option<Releasing> {
+        self.end();
+        let _last = self.extending.try_lock().ok()?;
+        Some(self.releasing())
+    }
+
+    fn releasing(&self) -> Releasing {
         let held = self.clock.elapsed().saturating_sub(self.began);
+        Releasing {
+            held,
+            answer: self.lease.release(),
+        }
+    }
+
+    /// Waits for the answer, and tells everybody what came of the term.
+    pub(super) async fn conclude(&self, begun: Releasing, outcome: TermOutcome) -> TermReport {
+        let Releasing { held, answer } = begun;
         let at_most = self.min_lease.saturating_sub(held);
-        let release = self.lease.release();
-        drop(last);
         let answer = tokio::select! {
-            answer = release => answer,
+            answer = answer => answer,
             () = self.clock.sleep(RELEASE_TIME) => {
                 Err(BackendError::Indeterminate(Cause::new("no answer to the release")))
             }
@@ -328,6 +345,12 @@ impl Term {
             self.hub.revoked(self, Lost::NotHeld);
         }
     }
+}
+
+/// A release that was asked for.
+pub(super) struct Releasing {
+    held: Duration,
+    answer: BoxFuture<Result<Release, BackendError>>,
 }
 
 /// How long before the end of a lease the leadership is over here: a twentieth, at most half a

@@ -7,12 +7,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use super::RenewError;
 use super::term::Term;
 
 /// Works until the lease is lost or given back.
-pub(super) async fn watch(term: Arc<Term>) {
+pub(super) async fn watch(term: Arc<Term>, started: oneshot::Sender<()>) {
     let mut lost = term.lost_at_backend();
+    // Nobody waits any more: the guard was dropped.
+    let _ = started.send(());
     loop {
         let left = match term.left() {
             Ok(left) => left,

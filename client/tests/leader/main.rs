@@ -1,11 +1,17 @@
 //! Leader election over the in-process backend, in virtual time.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod cancel;
+mod faulty;
+mod loss;
+mod options;
 mod terms;
 
 use std::time::Duration;
 
-use highwater_client::leader::{InProcess, LeaderElector, LeaderOptions, LeaderOptionsBuilder};
+use highwater_client::leader::{
+    Events, InProcess, LeaderElector, LeaderOptions, LeaderOptionsBuilder, Occurrence,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -23,4 +29,22 @@ fn candidate(service: &InProcess, node: &str) -> LeaderElector {
 
 fn elector(service: &InProcess, options: LeaderOptionsBuilder) -> LeaderElector {
     LeaderElector::new(service.clone(), options.build().unwrap())
+}
+
+/// What has happened so far.
+fn happened(events: &mut Events) -> Vec<Occurrence> {
+    let mut all = Vec::new();
+    while let Some(Some(event)) = now(events.next()) {
+        all.push(event.unwrap().what);
+    }
+    all
+}
+
+/// What a future gives if it is asked once.
+fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(future).poll(&mut context) {
+        std::task::Poll::Ready(value) => Some(value),
+        std::task::Poll::Pending => None,
+    }
 }

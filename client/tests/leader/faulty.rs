@@ -1,0 +1,158 @@
+//! A backend that fails on demand, and writes down what it is asked for.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use highwater_client::leader::{
+    Backend, BackendError, BoxFuture, Candidacy, Cause, Clock, Grant, LeaderState, Lease,
+    RenewError,
+};
+use highwater_client::{FencingToken, Key, Lost, Release};
+
+/// What to do with the calls of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Fault {
+    #[default]
+    None,
+    /// Fails without having been asked.
+    Fails,
+    /// Is done, and its answer is lost.
+    Unanswered,
+    /// Never answers, and is not done.
+    Hangs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Extend(FencingToken),
+    Release(FencingToken),
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    acquire: Fault,
+    extend: Fault,
+    release: Fault,
+    calls: Vec<Call>,
+}
+
+/// Wraps a backend. Clones share their faults.
+#[derive(Clone)]
+pub(crate) struct Faulty {
+    inner: Arc<dyn Backend>,
+    plan: Arc<Mutex<Plan>>,
+}
+
+impl Faulty {
+    pub(crate) fn new(inner: impl Backend) -> Self {
+        Self {
+            inner: Arc::new(inner),
+            plan: Arc::default(),
+        }
+    }
+
+    pub(crate) fn acquire(&self, fault: Fault) {
+        self.plan.lock().unwrap().acquire = fault;
+    }
+
+    pub(crate) fn extend(&self, fault: Fault) {
+        self.plan.lock().unwrap().extend = fault;
+    }
+
+    pub(crate) fn release(&self, fault: Fault) {
+        self.plan.lock().unwrap().release = fault;
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.plan.lock().unwrap().calls.clone()
+    }
+}
+
+pub(crate) fn unavailable() -> BackendError {
+    BackendError::Unavailable(Cause::new("it was told to fail"))
+}
+
+impl Backend for Faulty {
+    fn acquire(
+        &self,
+        candidacy: Candidacy,
+    ) -> BoxFuture<Result<Option<Arc<dyn Lease>>, BackendError>> {
+        let (inner, plan) = (Arc::clone(&self.inner), Arc::clone(&self.plan));
+        let fault = plan.lock().unwrap().acquire;
+        Box::pin(async move {
+            match fault {
+                Fault::None => {}
+                Fault::Fails => return Err(unavailable()),
+                Fault::Hangs => std::future::pending().await,
+                Fault::Unanswered => {
+                    // Held by nobody until the lease ends.
+                    std::mem::forget(inner.acquire(candidacy).await?);
+                    return Err(BackendError::Indeterminate(Cause::new("no answer")));
+                }
+            }
+            let lease = inner.acquire(candidacy).await?;
+            Ok(lease.map(|inner| Arc::new(FaultyLease { inner, plan }) as Arc<dyn Lease>))
+        })
+    }
+
+    fn state(&self, name: Key) -> BoxFuture<Result<LeaderState, BackendError>> {
+        self.inner.state(name)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+}
+
+struct FaultyLease {
+    inner: Arc<dyn Lease>,
+    plan: Arc<Mutex<Plan>>,
+}
+
+impl Lease for FaultyLease {
+    fn grant(&self) -> &Grant {
+        self.inner.grant()
+    }
+
+    fn remaining(&self) -> Result<Duration, Lost> {
+        self.inner.remaining()
+    }
+
+    fn lost(&self) -> BoxFuture<Lost> {
+        self.inner.lost()
+    }
+
+    fn extend(&self, lease: Duration) -> BoxFuture<Result<(), RenewError>> {
+        let mut plan = self.plan.lock().unwrap();
+        plan.calls.push(Call::Extend(self.grant().token));
+        match plan.extend {
+            Fault::None => self.inner.extend(lease),
+            Fault::Fails => Box::pin(async { Err(unavailable().into()) }),
+            Fault::Hangs => Box::pin(std::future::pending()),
+            Fault::Unanswered => {
+                let extending = self.inner.extend(lease);
+                Box::pin(async move {
+                    extending.await?;
+                    Err(unavailable().into())
+                })
+            }
+        }
+    }
+
+    fn release(&self) -> BoxFuture<Result<Release, BackendError>> {
+        let mut plan = self.plan.lock().unwrap();
+        plan.calls.push(Call::Release(self.grant().token));
+        match plan.release {
+            Fault::None => self.inner.release(),
+            Fault::Fails => Box::pin(async { Err(unavailable()) }),
+            Fault::Hangs => Box::pin(std::future::pending()),
+            Fault::Unanswered => {
+                let releasing = self.inner.release();
+                Box::pin(async move {
+                    releasing.await?;
+                    Err(unavailable())
+                })
+            }
+        }
+    }
+}
