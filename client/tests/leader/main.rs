@@ -2,10 +2,15 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod cancel;
+mod events;
 mod faulty;
+mod groups;
+mod jobs;
 mod loss;
 mod options;
+mod policy;
 mod terms;
+mod threads;
 
 use std::time::Duration;
 
@@ -34,7 +39,7 @@ fn elector(service: &InProcess, options: LeaderOptionsBuilder) -> LeaderElector 
 /// What has happened so far.
 fn happened(events: &mut Events) -> Vec<Occurrence> {
     let mut all = Vec::new();
-    while let Some(Some(event)) = now(events.next()) {
+    while let Some(Some(event)) = now(tokio::task::unconstrained(events.next())) {
         all.push(event.unwrap().what);
     }
     all
