@@ -29,6 +29,9 @@
 //! # Ok(()) }
 //! ```
 //!
+//! What is guaranteed and what is not, all outcomes, and how to come here from ShedLock and others:
+//! [`guide`].
+//!
 //! # The path of a term
 //!
 //! `elector` asks a `backend` for a lease and makes a `term` of it; a `guard` owns the term, and a
@@ -55,6 +58,9 @@ mod strategic;
 mod stream;
 mod term;
 mod watchman;
+
+#[doc = include_str!("../../../docs/leader-election.md")]
+pub mod guide {}
 
 pub use backend::{
     Backend, BackendError, BoxFuture, Candidacy, Clock, Grant, Holder, LeaderState, Lease,

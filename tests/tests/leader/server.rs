@@ -1,0 +1,143 @@
+//! What only a server can do to its leaders.
+
+use std::time::Duration;
+
+use highwater_client::leader::{
+    FailurePolicy, LeaderError, LeaderResult, NotLeader, PolicyResult, TermOutcome,
+};
+use highwater_client::leader::{MemoryHistory, blocking};
+use highwater_client::{Client, Lost};
+use tokio::time::timeout;
+
+use crate::world::{PATIENCE, World};
+
+#[tokio::test]
+async fn a_server_that_is_gone_is_an_error_under_each_policy_and_never_contention() {
+    let world = World::highwater().await;
+    let options = || world.options().wait(world.unit);
+    let a = world.elector("a", options()).await;
+    let guard = a.try_acquire("job").await.unwrap().unwrap();
+    world.stop();
+    let error = a.run_if_leader("other", |_| async { panic!("it must not run") });
+    let error: LeaderError = error.await.map(|_: Option<()>| ()).unwrap_err();
+    assert!(
+        matches!(error, LeaderError::Backend(_)) && error.is_transient(),
+        "{error:?}"
+    );
+    for policy in [
+        FailurePolicy::Error,
+        FailurePolicy::Skip,
+        FailurePolicy::FailOpen,
+    ] {
+        let run = a.run_with_policy("other", policy, |leader| async move {
+            Ok::<_, ()>(leader.fence().is_some())
+        });
+        match (policy, run.await) {
+            (FailurePolicy::Error, Err(LeaderError::Backend(_))) => {}
+            (FailurePolicy::Skip, Ok(PolicyResult::SkippedByFailure { .. })) => {}
+            (
+                FailurePolicy::FailOpen,
+                Ok(PolicyResult::Unprotected {
+                    outcome: Ok(false), ..
+                }),
+            ) => {}
+            (policy, other) => panic!("{policy:?}: {other:?}"),
+        }
+    }
+    assert!(a.state("job").await.is_err());
+    // The leader from before is told in time, although nobody answers it.
+    let lost = timeout(PATIENCE, guard.lost()).await.unwrap();
+    assert_eq!(lost, NotLeader::Lost(Lost::Expired));
+    assert_eq!((a.stats().skipped, a.stats().failed), (0, 4));
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_for_a_while_costs_a_leader_that_extends_nothing() {
+    let world = World::highwater().await;
+    let options = world
+        .options()
+        .lease(Duration::from_secs(20))
+        .auto_extend(true);
+    let a = world.elector("a", options).await;
+    let result = a.run_if_leader_result("job", |leader| {
+        let world = &world;
+        async move {
+            world.stop();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            leader.check()?;
+            Ok::<_, NotLeader>(())
+        }
+    });
+    let LeaderResult::Elected { term, .. } = result.await.unwrap() else {
+        panic!("the lease was good all the time");
+    };
+    // Nobody was there to give it back to.
+    assert!(
+        matches!(term.end, highwater_client::leader::LeaseEnd::Unknown { .. }),
+        "{term:?}"
+    );
+    assert_eq!(a.stats().release_unknown, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_blocking_face_leads_at_a_server() {
+    let world = World::highwater().await;
+    let rival = world.candidate("b").await;
+    let address = world.address();
+    let leading = tokio::task::spawn_blocking(move || {
+        let client = highwater_client::blocking::Client::builder(address)
+            .connect()
+            .unwrap();
+        let options = highwater_client::leader::LeaderOptions::builder();
+        let options = options
+            .lease(Duration::from_secs(2))
+            .auto_extend(true)
+            .node("a");
+        let backend = highwater_client::leader::Highwater::from(&client);
+        let elector = blocking::LeaderElector::new(backend, options.build().unwrap()).unwrap();
+        let history = std::sync::Arc::new(MemoryHistory::new(10));
+        elector.elector().record_to(history.clone());
+        let ran = elector.run_if_leader("job", |leader| {
+            // Longer than the lease.
+            std::thread::sleep(Duration::from_secs(3));
+            leader.check().unwrap();
+            leader.token()
+        });
+        let token = ran.unwrap().unwrap();
+        (token, history.records())
+    });
+    world
+        .until("it leads", async || {
+            !rival.state("job").await.unwrap().is_free()
+        })
+        .await;
+    assert!(rival.try_acquire("job").await.unwrap().is_none());
+    let (token, records) = leading.await.unwrap();
+    assert_eq!(
+        (records[0].term.token, records[0].outcome),
+        (token, TermOutcome::Completed)
+    );
+    let next = rival.try_acquire("job").await.unwrap().unwrap();
+    assert!(next.token() > token);
+}
+
+#[tokio::test]
+async fn a_client_that_was_closed_says_so() {
+    let world = World::highwater().await;
+    let client = Client::builder(world.address()).connect().await.unwrap();
+    let backend = highwater_client::leader::Highwater::new(client.clone());
+    let options = world.options().build().unwrap();
+    let elector = highwater_client::leader::LeaderElector::new(backend, options);
+    let guard = elector.try_acquire("job").await.unwrap().unwrap();
+    client.close().await;
+    let error = elector.try_acquire("job").await.unwrap_err();
+    assert!(!error.is_transient(), "{error:?}");
+    let report = guard.release().await;
+    assert!(
+        matches!(
+            report.end,
+            highwater_client::leader::LeaseEnd::Unknown { .. }
+        ),
+        "{report:?}"
+    );
+}
