@@ -15,7 +15,7 @@ use tokio::sync::{broadcast, watch};
 use super::stats::Counts;
 use super::term::Term;
 use super::{BackendError, HistorySink, LeaseEnd, NodeId, TermOutcome, TermRecord, TermReport};
-use crate::Lost;
+use crate::{Lost, trace};
 
 /// Something that happened to one name at one elector.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,12 +196,14 @@ impl Hub {
     }
 
     fn tell(&self, name: &Key, node: &NodeId, what: Occurrence) {
-        // Nobody listening is not an error.
-        let _ = self.events.send(LeaderEvent {
+        let event = LeaderEvent {
             name: name.clone(),
             node: node.clone(),
             what,
-        });
+        };
+        trace::leader(&event);
+        // Nobody listening is not an error.
+        let _ = self.events.send(event);
     }
 
     pub(super) fn record_to(&self, sink: Arc<dyn HistorySink>) {

@@ -3,6 +3,7 @@
 use highwater_lock::{Domain, FencingToken, KeySet};
 use highwater_protocol::Extensions;
 
+use crate::leader::LeaderEvent;
 use crate::options::Terms;
 use crate::release::Order;
 use crate::session::End;
@@ -44,3 +45,5 @@ pub(crate) fn closed_with_releases() {}
 pub(crate) fn unwanted(_: &KeySet, _: FencingToken) {}
 
 pub(crate) fn not_extended(_: &KeySet, _: FencingToken, _: &ExtendError) {}
+
+pub(crate) fn leader(_: &LeaderEvent) {}

@@ -4,6 +4,7 @@ use highwater_lock::{Domain, FencingToken, KeySet};
 use highwater_protocol::Extensions;
 use tracing::{Instrument as _, Span, debug, info, info_span, warn};
 
+use crate::leader::{LeaderEvent, LeaseEnd, Occurrence};
 use crate::options::Terms;
 use crate::release::Order;
 use crate::session::End;
@@ -78,4 +79,44 @@ pub(crate) fn unwanted(keys: &KeySet, token: FencingToken) {
 
 pub(crate) fn not_extended(keys: &KeySet, token: FencingToken, error: &ExtendError) {
     warn!(%keys, %token, %error, "not extended");
+}
+
+/// What an operator wants to know at once is a warning.
+pub(crate) fn leader(event: &LeaderEvent) {
+    let LeaderEvent { name, node, what } = event;
+    match what {
+        Occurrence::Elected { token, slot } => info!(%name, %node, %token, slot, "elected"),
+        Occurrence::Revoked { token, reason } => {
+            warn!(%name, %node, %token, %reason, "the leadership is lost");
+        }
+        Occurrence::ExtensionFailed { token, error } => {
+            warn!(%name, %node, %token, error = %chain(error), "the lease was not extended");
+        }
+        Occurrence::Failed { error } => {
+            warn!(%name, %node, error = %chain(error), "the election failed");
+        }
+        Occurrence::Unprotected => warn!(%name, %node, "an action runs without a lock"),
+        Occurrence::Ended {
+            token,
+            end: LeaseEnd::Unknown { error },
+            ..
+        } => {
+            warn!(%name, %node, %token, error = %chain(error), "the lease may not be given back");
+        }
+        Occurrence::Ended { token, outcome, .. } => {
+            info!(%name, %node, %token, ?outcome, "the leadership is over");
+        }
+        Occurrence::Skipped | Occurrence::Extended { .. } => debug!(%name, %node, ?what),
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        text = format!("{text}: {error}");
+        next = error.source();
+    }
+    text
 }

@@ -63,8 +63,12 @@ async fn lead(address: &str) {
     let result = elector.run_if_leader_result("job", |leader| async move {
         // Alone in its line, whatever the test harness has begun to print.
         println!("\nled by {}", leader.token().unwrap());
-        while leader.check().is_ok() {
+        // It is stopped at any moment from now on, so first it waits.
+        loop {
             tokio::time::sleep(Duration::from_millis(10)).await;
+            if leader.check().is_err() {
+                break;
+            }
         }
         // Only if it goes on for a step after the loss.
         Ok::<(), ()>(())
