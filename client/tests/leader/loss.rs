@@ -1,18 +1,18 @@
 //! A lease that cannot be kept is lost: in time, aloud, and for good.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use highwater_client::leader::{
-    InProcess, LeaderElector, LeaderError, LeaderResult, LeaseEnd, LossPolicy, NotLeader,
-    Occurrence, RenewError, TermOutcome,
+    BoxFuture, Clock, InProcess, LeaderElector, LeaderError, LeaderResult, LeaseEnd, LossPolicy,
+    NotLeader, Occurrence, RenewError, TermOutcome, TokioClock,
 };
 use highwater_client::{Key, Lost};
 use tokio::time::{Instant, advance, sleep};
 
 use crate::faulty::{Call, Fault, Faulty};
-use crate::{SECOND, candidate, elector, happened, options};
+use crate::{SECOND, candidate, elector, happened, now, options};
 
 /// The margin of a lease of 30 s.
 const MARGIN: Duration = Duration::from_millis(500);
@@ -267,34 +267,52 @@ async fn a_token_of_before_can_neither_release_nor_extend_the_lease_of_a_success
     assert_eq!(new.release().await.end, LeaseEnd::Released);
 }
 
+/// Tokio's clock, which can also go on while no timer fires and no task runs.
+#[derive(Clone, Debug, Default)]
+struct Jumping {
+    clock: TokioClock,
+    jumped: Arc<Mutex<Duration>>,
+}
+
+impl Clock for Jumping {
+    fn elapsed(&self) -> Duration {
+        self.clock.elapsed() + *self.jumped.lock().unwrap()
+    }
+
+    fn sleep(&self, span: Duration) -> BoxFuture<()> {
+        self.clock.sleep(span)
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_a_pause_the_action_does_not_go_on_for_one_step() {
-    let service = InProcess::new();
+    let clock = Jumping::default();
+    let service = InProcess::with_clock(clock.clone());
     let a = elector(&service, options("a").auto_extend(true));
     let steps = Arc::new(AtomicU32::new(0));
-    let action = a.run_if_leader_result("job", |_| {
+    let (go_on, next_step) = tokio::sync::oneshot::channel::<()>();
+    let mut action = Box::pin(a.run_if_leader_result("job", |_| {
         let steps = Arc::clone(&steps);
         async move {
-            loop {
-                steps.fetch_add(1, Ordering::Relaxed);
-                tokio::task::yield_now().await;
-            }
-            #[expect(unreachable_code, reason = "it has a type all the same")]
+            steps.fetch_add(1, Ordering::Relaxed);
+            next_step.await.unwrap();
+            steps.fetch_add(1, Ordering::Relaxed);
             Ok::<(), ()>(())
         }
-    });
-    let frozen = async {
+    }));
+    while steps.load(Ordering::Relaxed) == 0 {
+        assert!(now(&mut action).is_none());
         tokio::task::yield_now().await;
-        advance(31 * SECOND).await;
-        steps.load(Ordering::Relaxed)
-    };
-    let (result, before) = tokio::join!(biased; action, frozen);
-    assert!(matches!(
-        result.unwrap(),
-        LeaderResult::LeaseLost { outcome: None, .. }
-    ));
-    let after = steps.load(Ordering::Relaxed);
-    assert!(after <= before, "{before} before, {after} in all");
+    }
+    *clock.jumped.lock().unwrap() = 31 * SECOND;
+    go_on.send(()).unwrap();
+    // Nothing has told anybody: the first thing that happens is that the action could go on.
+    let result = action.await.unwrap();
+    assert!(
+        matches!(result, LeaderResult::LeaseLost { outcome: None, .. }),
+        "{result:?}"
+    );
+    assert_eq!(steps.load(Ordering::Relaxed), 1);
 }
 
 /// A blocking action on the only thread: nothing can be extended, and nobody can be told meanwhile.
