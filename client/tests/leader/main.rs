@@ -9,6 +9,8 @@ mod jobs;
 mod loss;
 mod options;
 mod policy;
+mod strategic;
+mod streams;
 mod terms;
 mod threads;
 
