@@ -334,6 +334,7 @@ impl Core {
             min_lease: options.min_lease,
         };
         let lease = tokio::select! {
+            biased;
             lease = self.backend.acquire(candidacy) => lease?,
             () = self.clock.sleep(options.wait + PATIENCE) => {
                 return Err(BackendError::Indeterminate(Cause::new("no answer to the candidacy")));

@@ -198,6 +198,7 @@ async fn drained(term: &Term, contexts: &watch::Sender<()>) {
         term.over().await;
     };
     tokio::select! {
+        biased;
         () = contexts.closed() => {}
         () = term.over() => {}
         () = rest => {}

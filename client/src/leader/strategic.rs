@@ -306,6 +306,7 @@ impl StrategicElector {
         let field = field.await.map_err(LeaderError::Backend)?;
         let chosen = self.strategy.choose(&field).map(|chosen| &chosen.node);
         if chosen != Some(&node) {
+            self.elector.core().hub.skipped(&key, &node);
             return Ok(LeaderResult::Skipped);
         }
         let result = self.elector.run_if_leader_result(name, action).await?;

@@ -295,6 +295,7 @@ impl Term {
         let Releasing { held, answer } = begun;
         let at_most = self.min_lease.saturating_sub(held);
         let answer = tokio::select! {
+            biased;
             answer = answer => answer,
             () = self.clock.sleep(RELEASE_TIME) => {
                 Err(BackendError::Indeterminate(Cause::new("no answer to the release")))

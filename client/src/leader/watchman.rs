@@ -47,6 +47,7 @@ pub(super) async fn watch(term: Arc<Term>, started: oneshot::Sender<()>) {
 /// One attempt, while the lease lasts; then a pause if it failed.
 async fn extend(term: &Term, left: Duration) {
     let attempt = tokio::select! {
+        biased;
         attempt = term.keep() => attempt,
         () = term.clock().sleep(left) => return,
     };

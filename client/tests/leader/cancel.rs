@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_client::leader::{
-    InProcess, LeaderElector, LeaseEnd, NotLeader, Occurrence, Standing, TermOutcome,
+    BackendError, InProcess, LeaderElector, LeaderError, LeaseEnd, NotLeader, Occurrence, Standing,
+    TermOutcome,
 };
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -305,6 +306,34 @@ async fn a_candidate_whose_lock_service_starts_anew_is_told_and_not_left_waiting
     assert!(waiting.await.unwrap().is_err());
     assert_eq!(started.elapsed(), Duration::ZERO);
     drop(holder);
+}
+
+/// etcd: a waiter is granted a lock whose lease is over.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_granted_too_late_leads_nobody_and_is_given_back() {
+    let service = InProcess::new();
+    let faulty = Faulty::new(service.clone());
+    faulty.acquire(Fault::Late);
+    let options = options("a").wait(60 * SECOND).build().unwrap();
+    let a = LeaderElector::new(faulty.clone(), options);
+    let mut events = a.subscribe();
+    let error = a.try_acquire("job").await.unwrap_err();
+    let too_late = LeaderError::Backend(BackendError::TooLate);
+    assert_eq!(error.to_string(), too_late.to_string());
+    assert!(error.is_transient());
+    // 400 ms of it were left.
+    let next = candidate(&service, "b").try_acquire("job").await.unwrap();
+    assert!(next.is_some());
+    let events = happened(&mut events);
+    assert!(
+        matches!(
+            events[..],
+            [Occurrence::Failed {
+                error: BackendError::TooLate
+            }]
+        ),
+        "{events:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

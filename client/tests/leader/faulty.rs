@@ -20,6 +20,8 @@ pub(crate) enum Fault {
     Unanswered,
     /// Never answers, and is not done.
     Hangs,
+    /// Is done, and its answer is there after 29.6 s.
+    Late,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +83,7 @@ impl Backend for Faulty {
         let fault = plan.lock().unwrap().acquire;
         Box::pin(async move {
             match fault {
-                Fault::None => {}
+                Fault::None | Fault::Late => {}
                 Fault::Fails => return Err(unavailable()),
                 Fault::Hangs => std::future::pending().await,
                 Fault::Unanswered => {
@@ -91,6 +93,9 @@ impl Backend for Faulty {
                 }
             }
             let lease = inner.acquire(candidacy).await?;
+            if fault == Fault::Late {
+                tokio::time::sleep(Duration::from_millis(29_600)).await;
+            }
             Ok(lease.map(|inner| Arc::new(FaultyLease { inner, plan }) as Arc<dyn Lease>))
         })
     }
@@ -126,7 +131,7 @@ impl Lease for FaultyLease {
         let mut plan = self.plan.lock().unwrap();
         plan.calls.push(Call::Extend(self.grant().token));
         match plan.extend {
-            Fault::None => self.inner.extend(lease),
+            Fault::None | Fault::Late => self.inner.extend(lease),
             Fault::Fails => Box::pin(async { Err(unavailable().into()) }),
             Fault::Hangs => Box::pin(std::future::pending()),
             Fault::Unanswered => {
@@ -143,7 +148,7 @@ impl Lease for FaultyLease {
         let mut plan = self.plan.lock().unwrap();
         plan.calls.push(Call::Release(self.grant().token));
         match plan.release {
-            Fault::None => self.inner.release(),
+            Fault::None | Fault::Late => self.inner.release(),
             Fault::Fails => Box::pin(async { Err(unavailable()) }),
             Fault::Hangs => Box::pin(std::future::pending()),
             Fault::Unanswered => {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod contract;
+mod fenced;
 mod frozen;
 mod server;
 mod world;
