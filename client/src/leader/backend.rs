@@ -25,6 +25,41 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 /// - An acquire ends soon after its wait. Dropping its future gives the place in the queue up, and
 ///   a lease that was granted all the same is released.
 /// - `Ok(None)` means contention and nothing else.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicBool, Ordering};
+/// use highwater_client::Key;
+/// use highwater_client::leader::{
+///     Backend, BackendError, BoxFuture, Candidacy, Clock, LeaderState, Lease,
+/// };
+///
+/// /// Elects nobody while the service is closed for the night.
+/// struct ByDay<B> {
+///     inner: B,
+///     night: Arc<AtomicBool>,
+/// }
+///
+/// impl<B: Backend> Backend for ByDay<B> {
+///     fn acquire(
+///         &self,
+///         candidacy: Candidacy,
+///     ) -> BoxFuture<Result<Option<Arc<dyn Lease>>, BackendError>> {
+///         if self.night.load(Ordering::Relaxed) {
+///             return Box::pin(async { Ok(None) });
+///         }
+///         self.inner.acquire(candidacy)
+///     }
+///
+///     fn state(&self, name: Key) -> BoxFuture<Result<LeaderState, BackendError>> {
+///         self.inner.state(name)
+///     }
+///
+///     fn clock(&self) -> Arc<dyn Clock> {
+///         self.inner.clock()
+///     }
+/// }
+/// ```
 pub trait Backend: Send + Sync + 'static {
     /// Waits for the leadership; `None` when others had it for the whole wait.
     fn acquire(

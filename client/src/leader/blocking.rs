@@ -76,6 +76,37 @@ impl Elector<Group> {
     }
 }
 
+impl Elector<Single> {
+    /// See [`super::LeaderElector::with_options`](super::Elector::with_options).
+    #[must_use]
+    pub fn with_options(&self, options: LeaderOptions) -> Self {
+        Self {
+            inner: self.inner.with_options(options),
+            runtime: Arc::clone(&self.runtime),
+        }
+    }
+
+    /// See [`super::LeaderElector::group`](super::Elector::group).
+    #[must_use]
+    pub fn group(&self, options: LeaderGroupOptions) -> LeaderGroupElector {
+        Elector {
+            inner: self.inner.group(options),
+            runtime: Arc::clone(&self.runtime),
+        }
+    }
+}
+
+impl Elector<Group> {
+    /// See [`super::LeaderElector::with_options`](super::Elector::with_options).
+    #[must_use]
+    pub fn with_options(&self, options: LeaderGroupOptions) -> Self {
+        Self {
+            inner: self.inner.with_options(options),
+            runtime: Arc::clone(&self.runtime),
+        }
+    }
+}
+
 impl<K: Kind> Elector<K> {
     /// The async elector behind it, for its levels and events.
     pub fn elector(&self) -> &super::Elector<K> {

@@ -66,12 +66,31 @@ impl Elector<Single> {
     pub fn new(backend: impl Backend, options: LeaderOptions) -> Self {
         Self::with(Arc::new(backend), options, None)
     }
+
+    /// The same candidate with other times, for another job. Its node is the same, whatever these
+    /// options say; events, levels and counters stay shared.
+    #[must_use]
+    pub fn with_options(&self, options: LeaderOptions) -> Self {
+        self.changed(options, None)
+    }
+
+    /// The same candidate as one of several leaders.
+    #[must_use]
+    pub fn group(&self, options: LeaderGroupOptions) -> LeaderGroupElector {
+        self.changed(options.each, Some(options.slots))
+    }
 }
 
 impl Elector<Group> {
     /// A candidate at this backend.
     pub fn new(backend: impl Backend, options: LeaderGroupOptions) -> Self {
         Self::with(Arc::new(backend), options.each, Some(options.slots))
+    }
+
+    /// See [`LeaderElector::with_options`](Elector::with_options).
+    #[must_use]
+    pub fn with_options(&self, options: LeaderGroupOptions) -> Self {
+        self.changed(options.each, Some(options.slots))
     }
 }
 
@@ -88,6 +107,22 @@ impl<K: Kind> Elector<K> {
         Self {
             core: Arc::new(core),
             tenant: None,
+            kind: PhantomData,
+        }
+    }
+
+    fn changed<L: Kind>(&self, options: LeaderOptions, slots: Option<NonZeroU32>) -> Elector<L> {
+        let core = Core {
+            backend: Arc::clone(&self.core.backend),
+            options,
+            slots,
+            node: self.core.node.clone(),
+            clock: Arc::clone(&self.core.clock),
+            hub: Arc::clone(&self.core.hub),
+        };
+        Elector {
+            core: Arc::new(core),
+            tenant: self.tenant.clone(),
             kind: PhantomData,
         }
     }

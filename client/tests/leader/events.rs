@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_client::leader::{
-    HistorySink, InProcess, Lagged, LeaderError, LeaseEnd, MemoryHistory, Occurrence, OptionsError,
-    Standing, TermOutcome, TermRecord,
+    HistorySink, InProcess, Lagged, LeaderError, LeaderGroupOptions, LeaseEnd, MemoryHistory,
+    Occurrence, OptionsError, Standing, TermOutcome, TermRecord,
 };
 use highwater_client::{Key, Lost};
 use tokio::time::{advance, sleep};
@@ -275,4 +275,29 @@ async fn tenants_do_not_meet_and_cannot_be_mistaken_for_each_other() {
         let error = acme.try_acquire(wrong).await.unwrap_err();
         assert!(matches!(error, LeaderError::Name(_)), "{wrong:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_candidate_has_other_times_for_another_job() {
+    let service = InProcess::new();
+    let a = candidate(&service, "a");
+    let other = options("ignored").min_lease(5 * SECOND).build().unwrap();
+    let retaining = a.for_tenant("acme").unwrap().with_options(other);
+    assert_eq!(retaining.node().as_str(), "a");
+    retaining.run_if_leader("job", |_| async {}).await.unwrap();
+    let state = a.state("acme/job").await.unwrap();
+    assert!(matches!(
+        state.holders[0].standing,
+        Standing::Retained { .. }
+    ));
+    let group = a.group(LeaderGroupOptions::builder().slots(3).build().unwrap());
+    let guard = group.try_acquire("pool").await.unwrap().unwrap();
+    assert_eq!(
+        (guard.slot(), guard.context().node().as_str()),
+        (Some(0), "a")
+    );
+    assert!(a.watch("pool").unwrap().is_leader());
+    let four = group.with_options(LeaderGroupOptions::builder().slots(4).build().unwrap());
+    assert!(four.try_acquire("pool").await.is_err());
+    assert_eq!((a.stats().elected, a.stats().failed), (2, 1));
 }
