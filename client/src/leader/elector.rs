@@ -9,8 +9,10 @@ use std::time::Duration;
 use highwater_lock::Key;
 
 use super::context::LeaderContext;
+use super::events::Events;
 use super::guard::LeaderGuard;
-use super::hub::{Events, Hub, LeaderWatch};
+use super::hub::Hub;
+use super::level::LeaderWatch;
 use super::run::{self, Ran, Value};
 use super::term::{self, Term};
 use super::{

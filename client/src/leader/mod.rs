@@ -36,18 +36,20 @@
 //!
 //! `elector` asks a `backend` for a lease and makes a `term` of it; a `guard` owns the term, and a
 //! task in `watchman` extends it and notices its end. `context` is what the action sees, `run` what
-//! it runs in, and `hub` who is told.
+//! it runs in, and `hub` who is told: of `events`, and of the `level` that is so now.
 
 mod backend;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod context;
 mod elector;
+mod events;
 mod guard;
 mod highwater;
 mod history;
 mod hub;
 mod in_process;
+mod level;
 mod options;
 mod outcome;
 mod policy;
@@ -68,11 +70,12 @@ pub use backend::{
 };
 pub use context::LeaderContext;
 pub use elector::{Elector, Group, Kind, LeaderElector, LeaderGroupElector, Single};
+pub use events::{Events, Lagged, LeaderEvent, Occurrence};
 pub use guard::LeaderGuard;
 pub use highwater::Highwater;
 pub use history::{HistorySink, MemoryHistory, TermRecord};
-pub use hub::{Events, Lagged, LeaderEvent, LeaderWatch, Leading, Occurrence};
 pub use in_process::InProcess;
+pub use level::{LeaderWatch, Leading};
 pub use options::{
     LeaderGroupOptions, LeaderGroupOptionsBuilder, LeaderOptions, LeaderOptionsBuilder, LossPolicy,
     NodeId, OptionsError,

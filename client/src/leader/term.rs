@@ -7,7 +7,8 @@ use std::time::Duration;
 use highwater_lock::Key;
 use tokio::sync::{Mutex, watch};
 
-use super::hub::{Hub, Leading};
+use super::hub::Hub;
+use super::level::Leading;
 use super::{
     BackendError, BoxFuture, Cause, Clock, Grant, LeaderOptions, Lease, LeaseEnd, NodeId,
     NotLeader, RenewError, TermOutcome, TermRecord, TermReport,

@@ -1,8 +1,10 @@
 //! Events, levels, counters, the history, and the state of a name.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_core::Stream as _;
 use highwater_client::leader::{
     HistorySink, InProcess, Lagged, LeaderError, LeaderGroupOptions, LeaseEnd, MemoryHistory,
     Occurrence, OptionsError, Standing, TermOutcome, TermRecord,
@@ -47,7 +49,9 @@ async fn events_tell_of_a_term_from_the_election_to_the_release() {
         .run_if_leader("job", |_| async {})
         .await
         .unwrap();
-    let event = both.next().await.unwrap().unwrap();
+    // They are a stream too.
+    let next = std::future::poll_fn(|context| Pin::new(&mut both).poll_next(context)).await;
+    let event = next.unwrap().unwrap();
     assert_eq!(
         (event.name.as_str(), event.node.as_str()),
         ("acme/job", "a")
