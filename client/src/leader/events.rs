@@ -93,7 +93,7 @@ impl Events {
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// So many events were missed. Look at [`LeaderWatch::leading`] for what is so now; the next call
+    /// So many events were missed. Look at [`LeaderWatch::leading`](super::LeaderWatch::leading) for what is so now; the next call
     /// goes on with the oldest event that is left.
     pub async fn next(&mut self) -> Option<Result<LeaderEvent, Lagged>> {
         poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
