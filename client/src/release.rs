@@ -38,15 +38,29 @@ pub(crate) struct Order {
 
 /// Releases until the answer is certain.
 pub(crate) async fn release(shared: &Arc<Shared>, order: &Order) -> Result<Release, ReleaseError> {
+    release_counting(shared, order).await.1
+}
+
+/// Releases until the answer is certain, and tells how often it was tried before: what was released
+/// by an attempt without an answer is found not to be held by the next one.
+pub(crate) async fn release_counting(
+    shared: &Arc<Shared>,
+    order: &Order,
+) -> (u32, Result<Release, ReleaseError>) {
+    let mut unanswered = 0;
     let outcome = tokio::select! {
-        outcome = repeat(shared, order) => outcome,
+        outcome = repeat(shared, order, &mut unanswered) => outcome,
         () = shared.reached(Phase::Closed) => Err(ReleaseError::Closed),
     };
     shared.counts.released(outcome);
-    outcome
+    (unanswered, outcome)
 }
 
-async fn repeat(shared: &Arc<Shared>, order: &Order) -> Result<Release, ReleaseError> {
+async fn repeat(
+    shared: &Arc<Shared>,
+    order: &Order,
+    unanswered: &mut u32,
+) -> Result<Release, ReleaseError> {
     let mut pauses = Backoff::new(FIRST_RETRY_PAUSE, LONGEST_RETRY_PAUSE);
     loop {
         let session = match shared.pool.of(order.domain, order.until).await {
@@ -63,7 +77,7 @@ async fn repeat(shared: &Arc<Shared>, order: &Order) -> Result<Release, ReleaseE
                 return Err(ReleaseError::Rejected(code));
             }
             // Not ready, unknown, or without an answer.
-            _ => {}
+            _ => *unanswered += 1,
         }
         let left = order.until.saturating_duration_since(system::now());
         if left.is_zero() {

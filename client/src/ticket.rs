@@ -194,6 +194,11 @@ impl Ticket {
     /// # Errors
     /// The outcome is not known.
     pub async fn release(self) -> Result<Release, ReleaseError> {
+        self.release_counting().await.1
+    }
+
+    /// The same, with the number of attempts before that had no certain answer.
+    pub(crate) async fn release_counting(self) -> (u32, Result<Release, ReleaseError>) {
         // A closing client lets it finish. Declared first: what is dropped here and still owed is
         // queued for the background before the client stops waiting.
         let _busy = self.held.shared.busy();
@@ -201,7 +206,7 @@ impl Ticket {
         ticket.keeper = None;
         let order = ticket.held.order();
         let span = trace::release_span(&order);
-        let release = release::release(ticket.client.shared(), &order);
+        let release = release::release_counting(ticket.client.shared(), &order);
         let outcome = trace::within(span, release).await;
         ticket.held.owed = false;
         outcome

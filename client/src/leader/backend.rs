@@ -135,6 +135,8 @@ pub struct Candidacy {
     pub lease: Duration,
     /// How long after the grant nobody else may have it, also after a release.
     pub min_lease: Duration,
+    /// Whether the lease will be extended. A service that cannot do that refuses.
+    pub auto_extend: bool,
 }
 
 impl Candidacy {
@@ -147,6 +149,7 @@ impl Candidacy {
             wait: Duration::ZERO,
             lease: Duration::from_secs(60),
             min_lease: Duration::ZERO,
+            auto_extend: false,
         }
     }
 }

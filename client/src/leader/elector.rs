@@ -369,6 +369,7 @@ impl Core {
             wait: options.wait,
             lease: options.lease,
             min_lease: options.min_lease,
+            auto_extend: options.auto_extend,
         };
         let lease = tokio::select! {
             biased;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use highwater_lock::Key;
-use highwater_protocol::{ErrorCode, KeyState};
+use highwater_protocol::{ErrorCode, Extensions, KeyState};
 
 use super::{
     Backend, BackendError, BoxFuture, Candidacy, Cause, Grant, Holder, LeaderState, Lease,
@@ -50,6 +50,9 @@ impl Backend for Highwater {
     ) -> BoxFuture<Result<Option<Arc<dyn Lease>>, BackendError>> {
         let client = self.0.clone();
         Box::pin(async move {
+            if candidacy.auto_extend && cannot_extend(&client) {
+                return Err(not_acquired(AcquireError::Unsupported));
+            }
             let options = AcquireOptions::new()
                 .wait(candidacy.wait)
                 .lease(candidacy.lease)
@@ -61,6 +64,10 @@ impl Backend for Highwater {
                 Some(slots) => client.acquire_slot(&candidacy.name, slots, options).await,
             };
             match ticket {
+                // It was not connected when it was asked before.
+                Ok(_) if candidacy.auto_extend && cannot_extend(&client) => {
+                    Err(not_acquired(AcquireError::Unsupported))
+                }
                 Ok(ticket) => Ok(Some(
                     Arc::new(Held::new(candidacy.name, ticket)) as Arc<dyn Lease>
                 )),
@@ -74,6 +81,12 @@ impl Backend for Highwater {
         let client = self.0.clone();
         Box::pin(async move { state(&client, name).await.map_err(not_told) })
     }
+}
+
+/// Whether the server is known to lack the extension of leases.
+fn cannot_extend(client: &Client) -> bool {
+    let has = client.extensions();
+    has.is_some_and(|has| !has.contains(Extensions::EXTEND))
 }
 
 /// Walks over the slots that are taken.
@@ -188,7 +201,14 @@ impl Lease for Held {
         Box::pin(async move {
             match ticket {
                 // Dropped on the way, it is released in the background.
-                Some(ticket) => ticket.release().await.map_err(not_released),
+                Some(ticket) => match ticket.release_counting().await {
+                    // Perhaps it was released by an attempt whose answer got lost.
+                    (1.., Ok(Release::NotCurrent)) => {
+                        let cause = "an earlier attempt to release had no answer";
+                        Err(BackendError::Indeterminate(Cause::new(cause)))
+                    }
+                    (_, outcome) => outcome.map_err(not_released),
+                },
                 None => Ok(Release::NotCurrent),
             }
         })

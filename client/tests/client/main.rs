@@ -10,6 +10,7 @@ mod connect;
 mod extend;
 mod fake;
 mod hang;
+mod leader;
 mod model;
 mod release;
 mod steps;
