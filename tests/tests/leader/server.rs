@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use highwater_client::leader::{
-    FailurePolicy, LeaderError, LeaderResult, NotLeader, PolicyResult, TermOutcome,
+    FailurePolicy, Highwater, LeaderElector, LeaderError, LeaderOptions, LeaderResult, LeaseEnd,
+    MemoryHistory, NotLeader, PolicyResult, TermOutcome, blocking,
 };
-use highwater_client::leader::{MemoryHistory, blocking};
 use highwater_client::{Client, Lost};
 use tokio::time::timeout;
 
@@ -72,10 +72,7 @@ async fn a_server_that_is_gone_for_a_while_costs_a_leader_that_extends_nothing()
         panic!("the lease was good all the time");
     };
     // Nobody was there to give it back to.
-    assert!(
-        matches!(term.end, highwater_client::leader::LeaseEnd::Unknown { .. }),
-        "{term:?}"
-    );
+    assert!(matches!(term.end, LeaseEnd::Unknown { .. }), "{term:?}");
     assert_eq!(a.stats().release_unknown, 1);
 }
 
@@ -88,12 +85,12 @@ async fn the_blocking_face_leads_at_a_server() {
         let client = highwater_client::blocking::Client::builder(address)
             .connect()
             .unwrap();
-        let options = highwater_client::leader::LeaderOptions::builder();
+        let options = LeaderOptions::builder();
         let options = options
             .lease(Duration::from_secs(2))
             .auto_extend(true)
             .node("a");
-        let backend = highwater_client::leader::Highwater::from(&client);
+        let backend = Highwater::from(&client);
         let elector = blocking::LeaderElector::new(backend, options.build().unwrap()).unwrap();
         let history = std::sync::Arc::new(MemoryHistory::new(10));
         elector.elector().record_to(history.clone());
@@ -125,19 +122,60 @@ async fn the_blocking_face_leads_at_a_server() {
 async fn a_client_that_was_closed_says_so() {
     let world = World::highwater().await;
     let client = Client::builder(world.address()).connect().await.unwrap();
-    let backend = highwater_client::leader::Highwater::new(client.clone());
+    let backend = Highwater::new(client.clone());
     let options = world.options().build().unwrap();
-    let elector = highwater_client::leader::LeaderElector::new(backend, options);
+    let elector = LeaderElector::new(backend, options);
     let guard = elector.try_acquire("job").await.unwrap().unwrap();
     client.close().await;
     let error = elector.try_acquire("job").await.unwrap_err();
     assert!(!error.is_transient(), "{error:?}");
     let report = guard.release().await;
-    assert!(
-        matches!(
-            report.end,
-            highwater_client::leader::LeaseEnd::Unknown { .. }
-        ),
-        "{report:?}"
-    );
+    assert!(matches!(report.end, LeaseEnd::Unknown { .. }), "{report:?}");
+}
+
+/// A blocking action on the only thread: nothing is extended and nobody can be told, and the server
+/// elects the next one meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_starved_runtime_loses_its_lease_aloud_and_the_next_leader_does_not_wait_for_it() {
+    let world = World::highwater().await;
+    let options = world
+        .options()
+        .wait(PATIENCE)
+        .lease(Duration::from_secs(60));
+    let next = world.elector("b", options).await;
+    let address = world.address();
+    let (leads, is_leading) = tokio::sync::oneshot::channel();
+    let (elected, is_elected) = std::sync::mpsc::channel();
+    let starved = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let client = Client::builder(address).connect().await.unwrap();
+            let options = LeaderOptions::builder().lease(Duration::from_secs(1));
+            let options = options.auto_extend(true).node("a").build().unwrap();
+            let elector = LeaderElector::new(Highwater::new(client), options);
+            let result = elector.run_if_leader_result("job", |leader| async move {
+                leads.send(()).unwrap();
+                let token: highwater_client::FencingToken =
+                    is_elected.recv_timeout(PATIENCE).unwrap();
+                assert!(token > leader.token().unwrap());
+                leader.check()
+            });
+            (result.await.unwrap(), elector.stats())
+        })
+    });
+    is_leading.await.unwrap();
+    let guard = next.try_acquire("job").await.unwrap().unwrap();
+    elected.send(guard.token()).unwrap();
+    let joined = tokio::task::spawn_blocking(move || starved.join().unwrap()).await;
+    let (result, stats) = joined.unwrap();
+    let lost = NotLeader::Lost(Lost::Expired);
+    match result {
+        LeaderResult::LeaseLost { outcome, .. } => assert_eq!(outcome, Some(Err(lost))),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!((stats.revoked, stats.released), (1, 0));
+    assert_eq!(guard.check(), Ok(()));
 }
