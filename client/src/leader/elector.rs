@@ -113,6 +113,11 @@ impl<K: Kind> Elector<K> {
         }
     }
 
+    /// The same with other options of the same kind.
+    pub(super) fn with_wait(&self, options: LeaderOptions) -> Self {
+        self.changed(options, self.core.slots)
+    }
+
     fn changed<L: Kind>(&self, options: LeaderOptions, slots: Option<NonZeroU32>) -> Elector<L> {
         let core = Core {
             backend: Arc::clone(&self.core.backend),

@@ -98,14 +98,11 @@ impl<K: Kind> Elector<K> {
         F: FnMut(LeaderContext) -> Fut,
         Fut: Future<Output = T>,
     {
-        let (key, core) = (self.key(name)?, self.core());
-        let patient = LeaderOptions {
-            wait: CAMPAIGN_WAIT,
-            ..core.options.clone()
-        };
+        let (key, patient) = (self.key(name)?, self.patient());
+        let core = patient.core();
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
-            let guard = match core.acquire(&key, &patient).await {
+            let guard = match core.acquire(&key, &core.options).await {
                 Ok(Some(guard)) => guard,
                 Ok(None) => continue,
                 Err(error) if error.is_transient() => {
@@ -126,6 +123,15 @@ impl<K: Kind> Elector<K> {
                 return Ok(value);
             }
         }
+    }
+
+    /// The same candidate, which waits for long.
+    pub(super) fn patient(&self) -> Self {
+        let options = LeaderOptions {
+            wait: CAMPAIGN_WAIT,
+            ..self.options().clone()
+        };
+        self.with_wait(options)
     }
 }
 
@@ -166,6 +172,6 @@ async fn is_stopped(stopped: &mut watch::Receiver<bool>) {
 /// How long one candidacy of a campaign waits.
 const CAMPAIGN_WAIT: Duration = Duration::from_secs(60);
 /// The first pause after a failure of the lock service; it doubles with each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest such pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);

@@ -1,9 +1,10 @@
 //! Leader election without async.
 #![cfg(feature = "blocking")]
 
+use std::sync::mpsc;
 use std::time::Duration;
 
-use highwater_client::leader::blocking::{LeaderElector, LeaderGroupElector};
+use highwater_client::leader::blocking::{LeaderElector, LeaderGroupElector, ScheduleError};
 use highwater_client::leader::{
     InProcess, LeaderGroupOptions, LeaderResult, LeaseEnd, NotLeader, RenewError,
 };
@@ -121,4 +122,68 @@ fn a_dropped_guard_gives_its_lease_back_although_its_elector_is_gone() {
         group.try_acquire("pool").unwrap().unwrap(),
     );
     assert_eq!((guards.0.slot(), guards.1.slot()), (Some(0), Some(1)));
+}
+
+#[test]
+fn a_schedule_survives_errors_and_panics_and_stops_after_its_run() {
+    let service = InProcess::new();
+    let a = elector(&service, "a");
+    let (sender, runs) = mpsc::channel();
+    let mut count = 0;
+    let schedule = a.schedule("job", Duration::from_millis(5), move |leader| {
+        count += 1;
+        sender.send(leader.token()).unwrap();
+        match count {
+            1 => Err("no"),
+            2 => panic!("on purpose"),
+            _ => Ok(()),
+        }
+    });
+    let schedule = schedule.unwrap();
+    let mut tokens = Vec::new();
+    for _ in 0..5 {
+        tokens.push(runs.recv_timeout(20 * SECOND).unwrap());
+    }
+    schedule.stop();
+    assert!(tokens.is_sorted_by(|one, next| one < next));
+    // Those that ran before it stopped, and then the sender is gone.
+    while runs.try_recv().is_ok() {}
+    assert_eq!(runs.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+    assert!(a.state("job").unwrap().is_free());
+    let stats = a.stats();
+    assert_eq!((stats.actions_failed, stats.panicked), (1, 1));
+    let never = a.schedule("job", Duration::ZERO, |_| Ok::<_, ()>(()));
+    assert!(matches!(never, Err(ScheduleError::Leader(_))));
+}
+
+#[test]
+fn a_campaign_waits_for_its_turn_and_goes_on_after_a_loss() {
+    let service = InProcess::new();
+    let (a, b) = (elector(&service, "a"), elector(&service, "b"));
+    let holder = b.try_acquire("job").unwrap().unwrap();
+    let campaign = std::thread::spawn({
+        let (a, service) = (a.clone(), service.clone());
+        move || {
+            let mut tokens = Vec::new();
+            a.campaign("job", |leader| {
+                tokens.push(leader.token());
+                if tokens.len() == 1 {
+                    service.force_release(&Key::new("job").unwrap());
+                }
+                tokens.len()
+            })
+            .map(|runs| (runs, tokens))
+        }
+    });
+    let started = std::time::Instant::now();
+    while a.state("job").unwrap().waiting == 0 {
+        assert!(started.elapsed() < 20 * SECOND);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let before = holder.token();
+    holder.release();
+    let (runs, tokens) = campaign.join().unwrap().unwrap();
+    assert_eq!(runs, 2);
+    assert!(before < tokens[0] && tokens[0] < tokens[1]);
+    assert!(a.campaign("not a name", |_| ()).is_err());
 }

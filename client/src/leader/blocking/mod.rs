@@ -18,6 +18,8 @@
 //! be done is to cut an action off: ask [`LeaderContext::check`] between its steps. A lease that was
 //! lost is told at the end in any case.
 
+mod schedule;
+
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -35,6 +37,8 @@ use super::{
     TermOutcome, TermReport,
 };
 use crate::blocking::runtime::Runtime;
+
+pub use schedule::{Schedule, ScheduleError};
 
 /// Elects one leader for each name.
 pub type LeaderElector = Elector<Single>;
