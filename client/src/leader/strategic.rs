@@ -166,6 +166,11 @@ struct Entry {
 }
 
 impl Names {
+    fn forget(&mut self, now: Duration, after: Duration) {
+        let candidates = &mut self.candidates;
+        candidates.retain(|_, entry| now.saturating_sub(entry.heard) <= after);
+    }
+
     fn place(&mut self) -> u64 {
         self.next_place += 1;
         self.next_place
@@ -190,11 +195,15 @@ impl Candidates {
     fn with<T>(&self, name: Key, work: impl FnOnce(&mut Names, Duration) -> T) -> T {
         let mut names = self.0.names.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.0.clock.elapsed();
-        let entry = names.entry(name.clone()).or_default();
-        let forget = self.0.forget_after;
-        entry
-            .candidates
-            .retain(|_, entry| now.saturating_sub(entry.heard) <= forget);
+        if !names.contains_key(&name) {
+            // Names come and go; those that nobody wants to lead are forgotten with the next new one.
+            names.retain(|_, field| {
+                field.forget(now, self.0.forget_after);
+                !field.candidates.is_empty()
+            });
+        }
+        let entry = names.entry(name).or_default();
+        entry.forget(now, self.0.forget_after);
         work(entry, now)
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use highwater_lock::{
-    Command, Domain, Epoch, Event, FencingToken, Limits, Machine, Operation, Reply, Timestamp,
-    WaiterId,
+    Command, Domain, Epoch, Event, FencingToken, KeySet, Limits, Machine, Operation, Reply,
+    Timestamp, WaiterId,
 };
 use tokio::sync::oneshot;
 
@@ -34,7 +34,22 @@ impl Desk {
     }
 
     pub(super) fn apply(&mut self, now: Timestamp, operation: Operation) -> Reply {
+        let released = match &operation {
+            Operation::Release { keys, token, .. } => Some((keys.clone(), *token)),
+            _ => None,
+        };
         let outcome = self.machine.apply(now, Command::new(EPOCH, operation));
+        match (&outcome.reply, released) {
+            (Reply::Released, Some((keys, token))) if !self.is_retained(&keys, token) => {
+                self.nodes.remove(&token);
+            }
+            (Reply::ForceReleased { ended, .. }, _) => {
+                for hold in ended {
+                    self.nodes.remove(&hold.token);
+                }
+            }
+            _ => {}
+        }
         let mut unwanted = Vec::new();
         for event in outcome.events {
             match event {
@@ -54,6 +69,12 @@ impl Desk {
         outcome.reply
     }
 
+    /// Whether a lease that was released is kept by its minimum.
+    fn is_retained(&self, keys: &KeySet, token: FencingToken) -> bool {
+        let holders = self.machine.holders(&keys[0]);
+        holders.iter().any(|holder| holder.token == token)
+    }
+
     fn deliver(&mut self, grant: highwater_lock::Grant) -> Option<highwater_lock::Grant> {
         let (node, answer) = self.waiting.remove(&grant.waiter)?;
         self.nodes.insert(grant.token, node);
@@ -67,7 +88,6 @@ impl Desk {
             minimum_hold: Duration::ZERO,
         };
         self.apply(now, release);
-        self.nodes.remove(&grant.token);
     }
 }
 

@@ -209,3 +209,38 @@ fn ask(waiter: WaiterId, candidacy: &Candidacy) -> Operation {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::leader::{LeaderElector, LeaderOptions};
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_remembered_of_leases_that_are_over() {
+        let service = InProcess::new();
+        let second = Duration::from_secs(1);
+        for round in 0..20 {
+            let options = LeaderOptions::builder()
+                .wait(second)
+                .min_lease(second * (round % 2));
+            let elector = LeaderElector::new(service.clone(), options.build().unwrap());
+            let guard = elector.try_acquire("job").await.unwrap().unwrap();
+            match round % 5 {
+                0 => service.force_release(guard.name()),
+                1 => tokio::time::sleep(second * 61).await,
+                2 => drop(tokio::time::timeout(second / 2, elector.try_acquire("job")).await),
+                _ => {}
+            }
+            assert!(service.0.desk(|desk| desk.nodes.len()) <= 1);
+            guard.release().await;
+            tokio::time::sleep(second).await;
+        }
+        service.0.apply(Operation::Tick);
+        let left = service
+            .0
+            .desk(|desk| (desk.nodes.len(), desk.waiting.len()));
+        assert_eq!(left, (0, 0));
+    }
+}
