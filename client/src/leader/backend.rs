@@ -105,7 +105,8 @@ pub trait Lease: Send + Sync + 'static {
     /// Why the lease is over.
     fn remaining(&self) -> Result<Duration, Lost>;
 
-    /// Completes when the lease is over, for whatever reason this process can learn by itself.
+    /// Completes when the backend learns that the lease is over, without having been asked. That its
+    /// time has passed the elector sees by itself.
     fn lost(&self) -> BoxFuture<Lost>;
 
     /// Lengthens the lease so that it lasts at least so long from now; never shortens it. An answer

@@ -146,7 +146,11 @@ impl Hub {
             let Some(level) = levels.get(term.name()) else {
                 return;
             };
-            level.send_modify(|terms| terms.retain(|other| !std::ptr::eq(&**other, term)));
+            level.send_if_modified(|terms| {
+                let before = terms.len();
+                terms.retain(|other| !std::ptr::eq(&**other, term));
+                terms.len() < before
+            });
             if level.receiver_count() == 0 && level.borrow().is_empty() {
                 levels.remove(term.name());
             }

@@ -185,13 +185,16 @@ impl Term {
     /// The action was dropped and is not at rest yet.
     pub(super) fn drain(&self) {
         self.look();
-        self.stage.send_if_modified(|stage| {
+        let first = self.stage.send_if_modified(|stage| {
             let first = *stage == Stage::Leading;
             if first {
                 *stage = Stage::Draining;
             }
             first
         });
+        if first {
+            self.hub.leave(self);
+        }
     }
 
     /// Ends the leadership before the release is sent.

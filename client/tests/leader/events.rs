@@ -115,6 +115,23 @@ async fn a_level_is_down_before_the_release_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_level_is_down_while_cancelled_work_comes_to_rest() {
+    let a = elector(&InProcess::new(), options("a").auto_extend(true));
+    let mut level = a.watch("job").unwrap();
+    let guard = a.try_acquire("job").await.unwrap().unwrap();
+    level.changed().await;
+    let part = guard.context();
+    drop(guard);
+    assert!(!level.is_leader());
+    assert!(now(level.changed()).is_some());
+    assert!(!a.state("job").await.unwrap().is_free());
+    drop(part);
+    tokio::task::yield_now().await;
+    assert!(a.state("job").await.unwrap().is_free());
+    assert!(now(level.changed()).is_none(), "it ends once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_level_follows_the_clock_also_when_nothing_tells_of_the_end() {
     let a = candidate(&InProcess::new(), "a");
     let level = a.watch("job").unwrap();
