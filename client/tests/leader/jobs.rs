@@ -185,3 +185,20 @@ async fn a_campaign_goes_on_after_contention_failures_and_losses_with_a_higher_t
     let wrong = a.campaign("not a name", |_| async {}).await.unwrap_err();
     assert!(matches!(wrong, LeaderError::Name(_)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_campaign_does_not_take_the_value_of_a_run_whose_lease_was_lost() {
+    let service = InProcess::new();
+    let a = candidate(&service, "a");
+    let runs = AtomicU32::new(0);
+    let campaign = a.campaign("job", |_| async {
+        let run = runs.fetch_add(1, Ordering::Relaxed);
+        if run == 0 {
+            // Noticed by the release, after the value is there.
+            service.force_release(&Key::new("job").unwrap());
+        }
+        run
+    });
+    assert_eq!(campaign.await.unwrap(), 1);
+    assert_eq!(a.stats().revoked, 1);
+}
