@@ -5,6 +5,8 @@
 
 use core::fmt;
 
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
 use zeroize::Zeroizing;
 
 /// A client token: the key of the challenge-response, 16 to 1024 bytes.
@@ -62,6 +64,22 @@ impl Secret {
     /// Whether this is [`Secret::no_auth`].
     pub fn is_no_auth(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// A proof that its maker knows this secret and means these parts: HMAC-SHA256 over all of
+    /// them, each with its length before it (u64, big-endian), so that no byte can move from one
+    /// part to another. Compare it in constant time.
+    ///
+    /// For handshakes of other kinds than that of clients, which have [`handshake`](crate::handshake).
+    /// The first part should be a label that says what the proof is for.
+    pub fn prove(&self, parts: &[&[u8]]) -> [u8; 32] {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(self.expose()).expect("HMAC takes a key of any length");
+        for part in parts {
+            mac.update(&(part.len() as u64).to_be_bytes());
+            mac.update(part);
+        }
+        mac.finalize().into_bytes().into()
     }
 
     pub(crate) fn expose(&self) -> &[u8] {

@@ -11,8 +11,11 @@ use rustls::ServerConfig;
 use tokio::net::TcpListener;
 
 use crate::admin::Admin;
+#[cfg(feature = "cluster")]
+use crate::cluster::{self, ClusterError, ClusterFile, Seat};
 use crate::connection::Shared;
 use crate::desk::Desk;
+use crate::front::Front;
 use crate::limits::Limits;
 use crate::metrics::Traffic;
 use crate::server::Server;
@@ -41,6 +44,8 @@ pub struct Builder {
     admin: Option<Admin>,
     after_restart: AfterRestart,
     token_block: NonZeroU32,
+    #[cfg(feature = "cluster")]
+    seat: Option<Seat>,
 }
 
 /// Where the server remembers what must survive it.
@@ -64,7 +69,55 @@ impl Builder {
             admin: None,
             after_restart: AfterRestart::default(),
             token_block: NonZeroU32::new(DEFAULT_BLOCK).expect("it is not zero"),
+            #[cfg(feature = "cluster")]
+            seat: None,
         }
+    }
+
+    /// Takes this slot of a cluster, instead of being a server by itself.
+    ///
+    /// Every grant, release, extension and expiry is then decided by a majority of the nodes, and the
+    /// locks survive every restart: the [`Builder::data_dir`], which a node must have, keeps the
+    /// replicated log. Tokens belong to the domain of the cluster. The limits of locks and the first
+    /// token are those of the cluster. A new cluster begins with [`cluster::init`](crate::cluster::init).
+    ///
+    /// Clients are listened for at the address that the file has, if it is one of numbers, until
+    /// [`Builder::listen`] says something else.
+    #[cfg(feature = "cluster")]
+    pub fn cluster(mut self, file: ClusterFile, slot: u8) -> Self {
+        let mut nodes = file.nodes();
+        let own = nodes.find(|(own, _)| *own == slot);
+        if let Some(Ok(listen)) = own.map(|(_, own)| own.clients.parse()) {
+            self.listen = listen;
+        }
+        drop(nodes);
+        self.seat = Some(Seat {
+            file,
+            slot,
+            peer_listen: None,
+            peer_tls: None,
+        });
+        self
+    }
+
+    /// Listens here for the other nodes of the cluster, and not where the file says that they look.
+    /// To be called after [`Builder::cluster`].
+    #[cfg(feature = "cluster")]
+    pub fn peer_listen(mut self, address: SocketAddr) -> Self {
+        if let Some(seat) = &mut self.seat {
+            seat.peer_listen = Some(address);
+        }
+        self
+    }
+
+    /// Knows the other nodes of the cluster by this, where TLS is on: their certificates are those
+    /// that [`Builder::tls`] gives to them. To be called after [`Builder::cluster`].
+    #[cfg(feature = "cluster")]
+    pub fn peer_tls(mut self, config: Arc<rustls::ClientConfig>) -> Self {
+        if let Some(seat) = &mut self.seat {
+            seat.peer_tls = Some(config);
+        }
+        self
     }
 
     /// Starts the tokens at this number at least.
@@ -190,6 +243,16 @@ impl Builder {
             Some(admin) => Some(admin.bind().await?),
             None => None,
         };
+        #[cfg(feature = "cluster")]
+        if let Some(seat) = self.seat.clone() {
+            let desk = self.in_cluster(seat, storage, &secrets).await?;
+            tracing::info!(
+                %local_addr, domain = %desk.domain(), tls = self.tls.is_some(),
+                authentication = !self.no_auth, "serves clients of the cluster",
+            );
+            let shared = self.shared(desk, secrets);
+            return Ok(Server::run(listener, local_addr, shared, admin, None));
+        }
         let Memory {
             domain,
             first_token,
@@ -212,15 +275,41 @@ impl Builder {
         );
         let (desk, writer) = durable.unzip();
         let seed = system::hash_seed().map_err(StartError::Random)?;
-        let shared = Shared {
-            desk: Desk::new(domain, first_token, self.limits.locks.clone(), desk, seed),
+        let locks = self.limits.locks.clone();
+        let desk = Desk::new(domain, first_token, locks, desk, seed);
+        let shared = self.shared(Front::Single(Box::new(desk)), secrets);
+        Ok(Server::run(listener, local_addr, shared, admin, writer))
+    }
+
+    fn shared(self, desk: Front, secrets: Vec<Secret>) -> Shared {
+        Shared {
+            desk,
             limits: self.limits,
             secrets: Swap::new(secrets),
             tls: self.tls.map(Swap::new),
             complaints: Throttle::default(),
             traffic: Traffic::new(),
+        }
+    }
+
+    #[cfg(feature = "cluster")]
+    async fn in_cluster(
+        &self,
+        seat: Seat,
+        storage: Storage,
+        secrets: &[Secret],
+    ) -> Result<Front, ClusterError> {
+        let Storage::Directory(folder) = storage else {
+            return Err(ClusterError::InMemory);
         };
-        Ok(Server::run(listener, local_addr, shared, admin, writer))
+        if self.admin.is_some() {
+            return Err(ClusterError::Admin);
+        }
+        if self.first_token.is_some() || self.limits.locks != Limits::default().locks {
+            return Err(ClusterError::Rules);
+        }
+        let running = cluster::start(seat, folder, secrets, self.tls.clone()).await?;
+        Ok(Front::Cluster(Box::new(running)))
     }
 
     /// A domain without a past, and its first token.
@@ -318,6 +407,10 @@ pub enum StartError {
     /// The data directory cannot be used. See there what to do.
     #[error("the data directory cannot be used")]
     Storage(#[from] StorageError),
+    /// The server cannot take its place in the cluster. See there what to do.
+    #[cfg(feature = "cluster")]
+    #[error("the server cannot be a node of the cluster")]
+    Cluster(#[from] ClusterError),
     /// The thread that writes the state cannot be had. See what the system says.
     #[error("the state cannot be written")]
     Writer(#[source] std::io::Error),

@@ -31,9 +31,12 @@
 
 mod admin;
 mod builder;
+#[cfg(feature = "cluster")]
+pub mod cluster;
 pub mod config;
 mod connection;
 mod desk;
+mod front;
 mod limits;
 mod listener;
 mod metrics;

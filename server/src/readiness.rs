@@ -18,6 +18,9 @@ pub enum Readiness {
     /// It could not store its state: it serves releases and grants nothing any more. Restart it
     /// when the disk is well again.
     StorageFailed,
+    /// A node of a cluster that knows of no leader: an election is under way, or there is no
+    /// majority.
+    NoLeader,
     /// It is about to end: it serves releases and grants nothing any more.
     Draining,
     /// It has found one of its own invariants broken, and ends. See its log.
@@ -37,6 +40,7 @@ impl fmt::Display for Readiness {
             Self::Ready => "ready",
             Self::OldLeases { .. } => "waiting for old leases",
             Self::StorageFailed => "storage failed",
+            Self::NoLeader => "no leader",
             Self::Draining => "draining",
             Self::Failed => "failed",
         })

@@ -72,14 +72,22 @@ impl Server {
         });
         let keeper = writer.map(|writer| {
             let shared = Arc::clone(&shared);
-            tokio::spawn(async move { shared.desk.keep_store(writer).await })
+            tokio::spawn(async move {
+                if let Some(desk) = shared.desk.single() {
+                    desk.keep_store(writer).await;
+                }
+            })
         });
         let accept = listener::accept(listener, Arc::clone(&shared), phases, ending);
         Self {
             local_addr,
             ended,
             listener: tokio::spawn(accept),
-            timekeeper: tokio::spawn(async move { timekeeper.desk.keep_time().await }),
+            timekeeper: tokio::spawn(async move {
+                if let Some(desk) = timekeeper.desk.single() {
+                    desk.keep_time().await;
+                }
+            }),
             keeper,
             shared,
             phase,
@@ -95,6 +103,19 @@ impl Server {
     /// The address of its admin listener, with the real port, if it has one.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|admin| admin.local_addr)
+    }
+
+    /// The address on which it listens for the other nodes of its cluster, if it is a node of one.
+    #[cfg(feature = "cluster")]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.shared.desk.cluster().map(|running| running.peer_addr)
+    }
+
+    /// What it knows of its cluster, if it is a node of one.
+    #[cfg(feature = "cluster")]
+    pub fn cluster_status(&self) -> Option<crate::cluster::NodeStatus> {
+        let running = self.shared.desk.cluster();
+        running.map(|running| running.node.status())
     }
 
     /// The domain of all tokens it gives out. An in-memory server has a new one at every start, a
@@ -131,7 +152,18 @@ impl Server {
     /// a new domain. Dropping the future changes nothing.
     pub async fn failed(&self) {
         let mut ended = self.ended.clone();
-        while ended.changed().await.is_ok() {}
+        let listener = async move { while ended.changed().await.is_ok() {} };
+        #[cfg(feature = "cluster")]
+        if let Some(running) = self.shared.desk.cluster() {
+            let mut ended = running.ended.clone();
+            let node = async move { while ended.changed().await.is_ok() {} };
+            tokio::select! {
+                () = listener => {}
+                () = node => {}
+            }
+            return;
+        }
+        listener.await;
     }
 
     /// Stops the server in an orderly way.
@@ -145,18 +177,30 @@ impl Server {
     /// crash does.
     pub async fn shutdown(mut self) {
         self.phase.send_replace(Phase::Draining);
-        self.shared.desk.drain();
-        let drain_time = self.shared.limits.drain_time;
-        let _ = timeout(drain_time, self.shared.desk.settled()).await;
+        let shared = Arc::clone(&self.shared);
+        #[cfg(feature = "cluster")]
+        if let Some(running) = shared.desk.cluster() {
+            running.node.retire().await;
+            self.phase.send_replace(Phase::Closing);
+            let _ = timeout(CLOSING_TIME, &mut self.listener).await;
+            running.node.end().await;
+            return;
+        }
+        let Some(desk) = shared.desk.single() else {
+            return;
+        };
+        desk.drain();
+        let drain_time = shared.limits.drain_time;
+        let _ = timeout(drain_time, desk.settled()).await;
         self.phase.send_replace(Phase::Closing);
         let _ = timeout(CLOSING_TIME, &mut self.listener).await;
         if let Some(keeper) = &mut self.keeper {
-            self.shared.desk.seal();
+            desk.seal();
             if timeout(CLOSING_TIME, keeper).await.is_err() {
                 tracing::warn!("the disk takes too long: the next start is as after a crash");
             }
         }
-        self.shared.desk.leave_folder();
+        desk.leave_folder();
     }
 }
 
@@ -200,7 +244,7 @@ mod tests {
         let server = Server::builder().in_memory().listen(listen).no_auth();
         let server = server.start().await.unwrap();
         let shared = Arc::clone(&server.shared);
-        let broken = std::thread::spawn(move || shared.desk.break_for_test()).join();
+        let broken = std::thread::spawn(move || shared.desk.single().unwrap().break_for_test()).join();
         assert!(broken.is_err());
 
         let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();

@@ -20,7 +20,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::setup::SetupError;
 use self::transport::{Received, Sink, Transport};
-use crate::desk::{Desk, IdInUse};
+use crate::desk::IdInUse;
+use crate::front::Front;
 use crate::limits::Limits;
 use crate::metrics::{Closed, Traffic, micros};
 use crate::outbox::{Outbox, Overflow};
@@ -31,7 +32,7 @@ use crate::throttle::Throttle;
 
 /// What all connections of a server share.
 pub(crate) struct Shared {
-    pub(crate) desk: Desk,
+    pub(crate) desk: Front,
     pub(crate) limits: Limits,
     /// Each is valid; the empty one stands for a server without authentication.
     pub(crate) secrets: Swap<[Secret]>,
@@ -253,7 +254,7 @@ impl Drop for Connection {
 }
 
 fn take_frames(
-    desk: &Desk,
+    desk: &Front,
     connection: ConnectionId,
     decoder: &mut RequestDecoder,
     chunk: &mut &[u8],

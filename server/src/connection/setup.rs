@@ -5,7 +5,7 @@
 
 use std::io;
 
-use highwater_protocol::handshake::{ACCEPTED, ANSWER_BYTES, Challenge, Node, Nonce, REJECTED};
+use highwater_protocol::handshake::{ACCEPTED, ANSWER_BYTES, Challenge, Nonce, REJECTED};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -40,7 +40,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let nonce = Nonce::from(system::random().map_err(SetupError::Random)?);
-    let challenge = Challenge::new(Node::Single, nonce);
+    let challenge = Challenge::new(shared.desk.node(), nonce);
     stream.write_all(&challenge.hello()).await?;
     stream.flush().await?;
     let mut answer = [0; ANSWER_BYTES];

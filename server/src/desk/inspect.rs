@@ -50,7 +50,7 @@ impl Page {
         }
     }
 
-    fn offer(&mut self, key: &Key) {
+    pub(crate) fn offer(&mut self, key: &Key) {
         let behind = self.after.as_ref().is_none_or(|after| key > after);
         let full = self.keys.len() >= self.most;
         let late = full && self.keys.last().is_none_or(|last| key >= last);
@@ -151,4 +151,4 @@ impl Desk {
 /// How many names are shown before others get their turn.
 pub(crate) const NAMES_AT_ONCE: usize = 128;
 /// How many places are searched before others get their turn.
-const PLACES_AT_ONCE: usize = 1_000;
+pub(crate) const PLACES_AT_ONCE: usize = 1_000;

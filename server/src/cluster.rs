@@ -1,0 +1,33 @@
+//! Several nodes that agree on every grant, release, extension and expiry before they answer.
+//!
+//! The lock machine runs on every node, fed by one replicated log. `desk` is where the requests of
+//! clients meet it; `node` holds a node together; `replica`, `log`, `journal` and `snapshots` are
+//! what the consensus engine stores in; `network` and `peer` carry what nodes say to each other;
+//! `batch` and `codec` are the bytes of all that; `file` is what all nodes are told in common.
+//!
+//! Which engine that is, and why, stands in `docs/adr/0010-consensus.md`. No file outside of this
+//! directory names it.
+
+mod batch;
+mod bytes;
+mod codec;
+mod desk;
+mod file;
+mod journal;
+mod log;
+mod network;
+mod node;
+mod operator;
+mod peer;
+mod replica;
+mod rules;
+mod snapshots;
+mod start;
+mod status;
+mod types;
+
+pub use self::file::{ClusterFile, ClusterFileError, NewCluster, NodeAddresses};
+pub use self::operator::{OperatorError, init, status, step_down};
+pub use self::start::ClusterError;
+pub(crate) use self::start::{Running, Seat, start};
+pub use self::status::{NodeRole, NodeStatus};

@@ -1,0 +1,400 @@
+//! The cluster file: what all nodes and operators of a cluster are told in common.
+//!
+//! ```toml
+//! identity = "9c…41"              # 64 hexadecimal digits: the fencing domain, and what clients check
+//! first-token = 1764528000000000
+//! peer-secret-file = "peer.secret" # beside this file, if it is no absolute path
+//!
+//! [[node]]
+//! slot = 0
+//! clients = "10.0.0.1:5225"
+//! peers = "10.0.0.1:5227"
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use highwater_lock::{Domain, FencingToken};
+use highwater_protocol::handshake::Slot;
+use highwater_protocol::{Secret, SecretError};
+use toml::de::{DeTable, DeValue};
+
+use super::rules::RULES;
+use crate::system;
+
+/// A cluster's identity, its peer secret, and the addresses of its nodes.
+#[derive(Clone, Debug)]
+pub struct ClusterFile {
+    path: PathBuf,
+    identity: Domain,
+    first_token: FencingToken,
+    peer_secret: Secret,
+    nodes: Vec<FileNode>,
+}
+
+/// One line of the file.
+#[derive(Clone, Debug)]
+pub(super) struct FileNode {
+    pub(super) slot: Slot,
+    pub(super) addresses: NodeAddresses,
+}
+
+/// Where a node is reached, each `HOST:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAddresses {
+    /// By clients.
+    pub clients: String,
+    /// By the other nodes and by operators.
+    pub peers: String,
+}
+
+/// The files of a new cluster.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NewCluster {
+    /// The cluster file.
+    pub file: PathBuf,
+    /// The secret of the nodes, beside it.
+    pub peer_secret: PathBuf,
+    /// A client token, beside it.
+    pub client_token: PathBuf,
+    /// What clients check.
+    pub identity: Domain,
+}
+
+impl ClusterFile {
+    /// Reads the file, and the secret that it names.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, ClusterFileError> {
+        let path = path.as_ref();
+        let text = fs::read_to_string(path).map_err(|source| unreadable(path, source))?;
+        let parsed = parse(&text).map_err(|reason| ClusterFileError::Wrong {
+            path: path.to_owned(),
+            reason,
+        })?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let secret = folder.join(&parsed.secret);
+        let bytes = fs::read(&secret).map_err(|source| unreadable(&secret, source))?;
+        let peer_secret = Secret::from_file_content(bytes);
+        let peer_secret = peer_secret.map_err(|source| ClusterFileError::Secret {
+            path: secret,
+            source,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            identity: parsed.identity,
+            first_token: parsed.first_token,
+            peer_secret,
+            nodes: parsed.nodes,
+        })
+    }
+
+    /// Makes the files of a new cluster in a directory: `cluster.toml`, `peer.secret` and
+    /// `client.token`, with an identity and secrets that nobody has had before. The nodes get the
+    /// slots 0, 1, 2 and so on in their order.
+    ///
+    /// # Errors
+    /// There are not 3 or 5 nodes, two of them have an address in common, a file is there already,
+    /// or it cannot be written.
+    pub fn create(
+        folder: impl AsRef<Path>,
+        nodes: &[NodeAddresses],
+    ) -> Result<NewCluster, ClusterFileError> {
+        let folder = folder.as_ref();
+        let random = |error| unreadable(folder, io::Error::other(error));
+        let identity = system::new_domain().map_err(random)?;
+        // Whoever takes all clusters for one compares tokens across them; see `Builder::in_memory`.
+        let first_token = system::unix_micros().and_then(FencingToken::new);
+        let first_token = first_token.unwrap_or(FencingToken::MIN);
+        let text = render(identity, first_token, nodes);
+        let paths = NewCluster {
+            file: folder.join("cluster.toml"),
+            peer_secret: folder.join("peer.secret"),
+            client_token: folder.join("client.token"),
+            identity,
+        };
+        parse(&text).map_err(|reason| ClusterFileError::Wrong {
+            path: paths.file.clone(),
+            reason,
+        })?;
+        let mut builder = DirBuilder::new();
+        builder.recursive(true);
+        builder.create(folder).map_err(|source| unreadable(folder, source))?;
+        for path in [&paths.peer_secret, &paths.client_token] {
+            let secret: [u8; 32] = system::random().map_err(random)?;
+            write_new(path, &hex(&secret))?;
+        }
+        write_new(&paths.file, &text)?;
+        Ok(paths)
+    }
+
+    /// The fencing domain of the cluster, and what its clients check.
+    pub fn identity(&self) -> Domain {
+        self.identity
+    }
+
+    /// The slots and addresses, by slot.
+    pub fn nodes(&self) -> impl Iterator<Item = (u8, &NodeAddresses)> {
+        let nodes = self.nodes.iter();
+        nodes.map(|node| (node.slot.get(), &node.addresses))
+    }
+
+    pub(super) fn first_token(&self) -> FencingToken {
+        self.first_token
+    }
+
+    /// What every node must have in common: peers that differ in it refuse each other.
+    pub(super) fn common(&self) -> Vec<u8> {
+        let mut common = RULES.to_be_bytes().to_vec();
+        common.extend_from_slice(&self.first_token.get().to_be_bytes());
+        common
+    }
+
+    pub(super) fn peer_secret(&self) -> &Secret {
+        &self.peer_secret
+    }
+
+    pub(super) fn all(&self) -> &[FileNode] {
+        &self.nodes
+    }
+
+    pub(super) fn node(&self, slot: u8) -> Option<&FileNode> {
+        self.nodes.iter().find(|node| node.slot.get() == slot)
+    }
+
+    /// The file that says that a node of this slot has been part of the cluster.
+    pub(super) fn marker(&self, slot: Slot) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".slot-{}.used", slot.get()));
+        name.into()
+    }
+}
+
+struct Parsed {
+    identity: Domain,
+    first_token: FencingToken,
+    secret: PathBuf,
+    nodes: Vec<FileNode>,
+}
+
+fn parse(text: &str) -> Result<Parsed, String> {
+    let table = DeTable::parse(text).map_err(|error| error.message().to_owned())?;
+    let table = table.get_ref();
+    let known = ["identity", "first-token", "peer-secret-file", "node"];
+    for (name, _) in table.iter() {
+        if !known.contains(&&**name.get_ref()) {
+            return Err(format!("{} means nothing here", name.get_ref()));
+        }
+    }
+    let identity = text_of(table, "identity")?;
+    let identity = identity.parse::<Domain>();
+    let identity = identity.map_err(|_| "identity is not 64 hexadecimal digits".to_owned())?;
+    let first = number_of(table, "first-token")?;
+    let first_token = Some(first).filter(|number| *number <= i64::MAX.unsigned_abs());
+    let first_token = first_token.and_then(FencingToken::new);
+    let first_token = first_token.ok_or("first-token is not a token".to_owned())?;
+    let Some(DeValue::Array(list)) = table.get("node").map(|value| value.get_ref()) else {
+        return Err("there is no [[node]]".to_owned());
+    };
+    let nodes = list.iter().map(|value| match value.get_ref() {
+        DeValue::Table(node) => parse_node(node),
+        _ => Err("node is not a list of tables".to_owned()),
+    });
+    let mut nodes: Vec<FileNode> = nodes.collect::<Result<_, _>>()?;
+    nodes.sort_by_key(|node| node.slot);
+    check(&nodes)?;
+    Ok(Parsed {
+        identity,
+        first_token,
+        secret: text_of(table, "peer-secret-file")?.into(),
+        nodes,
+    })
+}
+
+fn parse_node(table: &DeTable<'_>) -> Result<FileNode, String> {
+    let slot = number_of(table, "slot")?;
+    let slot = u8::try_from(slot).ok().and_then(Slot::new);
+    let addresses = NodeAddresses {
+        clients: text_of(table, "clients")?,
+        peers: text_of(table, "peers")?,
+    };
+    Ok(FileNode {
+        slot: slot.ok_or("a slot is a number from 0 to 4".to_owned())?,
+        addresses,
+    })
+}
+
+fn check(nodes: &[FileNode]) -> Result<(), String> {
+    if !matches!(nodes.len(), 3 | 5) {
+        let count = nodes.len();
+        return Err(format!("a cluster has 3 or 5 nodes, and this has {count}"));
+    }
+    let mut addresses = BTreeSet::new();
+    for (place, node) in nodes.iter().enumerate() {
+        let slot = node.slot.get();
+        if usize::from(slot) != place {
+            return Err(format!("the slots are 0 to {}, each once", nodes.len() - 1));
+        }
+        let NodeAddresses { clients, peers } = &node.addresses;
+        for address in [clients, peers] {
+            let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+            if !matches!(port, Some(Ok(1..))) {
+                return Err(format!("{address:?} of slot {slot} is not HOST:PORT"));
+            }
+            if !addresses.insert(address) {
+                return Err(format!("the address {address} is there twice"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn text_of(table: &DeTable<'_>, name: &str) -> Result<String, String> {
+    match table.get(name).map(|value| value.get_ref()) {
+        Some(DeValue::String(text)) => Ok(text.to_string()),
+        Some(_) => Err(format!("{name} is not a text in quotes")),
+        None => Err(format!("there is no {name}")),
+    }
+}
+
+fn number_of(table: &DeTable<'_>, name: &str) -> Result<u64, String> {
+    match table.get(name).map(|value| value.get_ref()) {
+        Some(DeValue::Integer(number)) if number.radix() == 10 => {
+            let digits = number.as_str().replace('_', "");
+            digits.parse().map_err(|_| format!("{name} is out of range"))
+        }
+        Some(_) => Err(format!("{name} is not a number")),
+        None => Err(format!("there is no {name}")),
+    }
+}
+
+fn render(identity: Domain, first_token: FencingToken, nodes: &[NodeAddresses]) -> String {
+    let mut text = format!(
+        "# A Highwater cluster. This file is the same on all of its nodes.\n\
+         identity = \"{identity}\"\n\
+         first-token = {first_token}\n\
+         peer-secret-file = \"peer.secret\"\n"
+    );
+    for (slot, node) in nodes.iter().enumerate() {
+        let NodeAddresses { clients, peers } = node;
+        text.push_str(&format!(
+            "\n[[node]]\nslot = {slot}\nclients = {clients:?}\npeers = {peers:?}\n"
+        ));
+    }
+    text
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    text.push('\n');
+    text
+}
+
+fn write_new(path: &Path, text: &str) -> Result<(), ClusterFileError> {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    only_for_us(&mut options);
+    let written = options.open(path).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
+    written.map_err(|source| unreadable(path, source))
+}
+
+#[cfg(unix)]
+fn only_for_us(options: &mut fs::OpenOptions) {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    options.mode(0o600);
+}
+
+#[cfg(not(unix))]
+fn only_for_us(_options: &mut fs::OpenOptions) {}
+
+fn unreadable(path: &Path, source: io::Error) -> ClusterFileError {
+    ClusterFileError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Why there is no cluster file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterFileError {
+    /// A file cannot be read or written. See what the system says.
+    #[error("{} cannot be read or written", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file says something that cannot be. Correct it, on all nodes.
+    #[error("{}: {reason}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The peer secret is not one. Use the one that was made with the cluster.
+    #[error("{} holds no secret", path.display())]
+    Secret {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: SecretError,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(number: u16) -> NodeAddresses {
+        NodeAddresses {
+            clients: format!("127.0.0.1:{}", 5000 + number),
+            peers: format!("127.0.0.1:{}", 6000 + number),
+        }
+    }
+
+    #[test]
+    fn a_new_cluster_is_read_as_it_was_made_and_never_made_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let nodes = [node(0), node(1), node(2)];
+        let new = ClusterFile::create(folder.path(), &nodes).unwrap();
+        let file = ClusterFile::read(&new.file).unwrap();
+        assert_eq!(file.identity(), new.identity);
+        let read: Vec<_> = file.nodes().map(|(_, node)| node.clone()).collect();
+        assert_eq!(read, nodes);
+        let again = ClusterFile::create(folder.path(), &nodes);
+        assert!(matches!(again, Err(ClusterFileError::Io { .. })));
+    }
+
+    #[test]
+    fn what_cannot_be_a_cluster_is_refused_with_the_reason() {
+        let domain = Domain::from_bytes([7; 32]);
+        let refusal = |nodes: &[NodeAddresses]| {
+            let text = render(domain, FencingToken::MIN, nodes);
+            parse(&text).err().unwrap_or_default()
+        };
+        assert_eq!(refusal(&[node(0), node(1), node(2)]), "");
+        for count in [0, 1, 2, 4, 6] {
+            let nodes: Vec<_> = (0..count).map(node).collect();
+            assert!(!refusal(&nodes).is_empty(), "{count}");
+        }
+        let twice = refusal(&[node(0), node(1), node(1)]);
+        assert_eq!(twice, "the address 127.0.0.1:5001 is there twice");
+        let mut wrong = node(2);
+        wrong.peers = "nowhere".to_owned();
+        let wrong = refusal(&[node(0), node(1), wrong]);
+        assert_eq!(wrong, "\"nowhere\" of slot 2 is not HOST:PORT");
+        let nodes = [node(0), node(1), node(2)];
+        let text = render(domain, FencingToken::MIN, &nodes).replace("slot = 2", "slot = 1");
+        assert!(parse(&text).is_err());
+    }
+}

@@ -1,0 +1,467 @@
+//! The log of a durable node as one file.
+//!
+//! ```text
+//! file:   header · blocks
+//! header: "HWLOG\0" · version u16 = 1 · domain 32 · node u64 · CRC-32 u32 of all before
+//! block:  "HWB1" · length u32 of the body · position u64 of the block in the file
+//!         · CRC-32 u32 of length, position and body · body: records
+//! record: 1 · entry | 2 · vote | 3 · optional log id: what is behind it is gone
+//!         | 4 · log id: what is up to it is in a snapshot and gone
+//! ```
+//!
+//! What is asked for at once becomes one block, and no block is written before the one in front of
+//! it is synced. So a block that cannot be read is the torn end of a crash if nothing readable
+//! comes after it: nobody was told that it is stored, and it is cut off. If something does, the
+//! file is damaged, and is refused. (A last block that the disk itself has spoiled later looks like
+//! a torn end; the file system's own checks are for that.)
+//!
+//! When most of a file is records that mean nothing any more, a new file with the rest takes its
+//! place.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use highwater_lock::Domain;
+
+use super::bytes::{Malformed, Put as _, Reader};
+use super::codec;
+use super::types::{Entry, LogId, Vote};
+
+const MAGIC: &[u8; 6] = b"HWLOG\0";
+const VERSION: u16 = 1;
+const HEADER_BYTES: usize = 52;
+const BLOCK_MAGIC: &[u8; 4] = b"HWB1";
+const BLOCK_HEAD: usize = 20;
+const NAME: &str = "log";
+const NEW_NAME: &str = "log.new";
+/// A file is never written anew for less.
+const LEAST_WASTE: u64 = 16 * 1024 * 1024;
+/// How large a block of a new file gets.
+const BLOCK_BYTES: usize = 1024 * 1024;
+
+/// What the log says, in memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Contents {
+    pub(super) vote: Option<Vote>,
+    /// The last one that only a snapshot still has.
+    pub(super) purged: Option<LogId>,
+    /// Without a gap, from behind `purged`.
+    pub(super) entries: BTreeMap<u64, Entry>,
+}
+
+impl Contents {
+    pub(super) fn append(&mut self, entry: Entry) {
+        self.entries.insert(entry.log_id.index(), entry);
+    }
+
+    pub(super) fn truncate_after(&mut self, last: Option<&LogId>) {
+        let first = last.map_or(0, |id| id.index() + 1);
+        self.entries.split_off(&first);
+    }
+
+    pub(super) fn purge(&mut self, upto: LogId) {
+        self.entries = self.entries.split_off(&(upto.index() + 1));
+        self.purged = self.purged.max(Some(upto));
+    }
+
+    fn replay(&mut self, body: &[u8]) -> Result<(), Malformed> {
+        let mut reader = Reader::new(body, "log record");
+        while !reader.rest().is_empty() {
+            match reader.u8()? {
+                1 => {
+                    let entry = codec::entry(&mut reader)?;
+                    let index = entry.log_id.index();
+                    let last = self.entries.last_key_value().map(|(index, _)| *index);
+                    let last = last.or(self.purged.as_ref().map(|id| id.index()));
+                    if last.map_or(0, |last| last + 1) != index {
+                        return Err(reader.wrong());
+                    }
+                    self.append(entry);
+                }
+                2 => self.vote = Some(codec::vote(&mut reader)?),
+                3 => self.truncate_after(codec::maybe(&mut reader)?.as_ref()),
+                4 => self.purge(codec::log_id(&mut reader)?),
+                _ => return Err(reader.wrong()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Records on their way to the file.
+#[derive(Debug, Default)]
+pub(super) struct Records(Vec<u8>);
+
+impl Records {
+    pub(super) fn entry(&mut self, entry: &Entry) {
+        self.0.u8(1);
+        codec::put_entry(&mut self.0, entry);
+    }
+
+    pub(super) fn vote(&mut self, vote: &Vote) {
+        self.0.u8(2);
+        codec::put_vote(&mut self.0, vote);
+    }
+
+    pub(super) fn truncate_after(&mut self, last: Option<&LogId>) {
+        self.0.u8(3);
+        codec::put_maybe(&mut self.0, last);
+    }
+
+    pub(super) fn purge(&mut self, upto: &LogId) {
+        self.0.u8(4);
+        codec::put_log_id(&mut self.0, upto);
+    }
+
+    pub(super) fn and(&mut self, others: &Self) {
+        self.0.extend_from_slice(&others.0);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// The open file. After an error nobody knows what it holds: it must not be used any more.
+#[derive(Debug)]
+pub(super) struct Journal {
+    folder: PathBuf,
+    file: File,
+    length: u64,
+    /// How long it was when it was made.
+    fresh: u64,
+    domain: Domain,
+    node: u64,
+    /// Keeps every other server out of the directory for as long as anything may be written.
+    lock: Arc<File>,
+}
+
+impl Journal {
+    /// Opens the file, or makes it, and reads all of it. What a crash has torn is cut off.
+    pub(super) fn open(
+        folder: &Path,
+        domain: Domain,
+        node: u64,
+        lock: Arc<File>,
+    ) -> Result<(Self, Contents), JournalError> {
+        let path = folder.join(NAME);
+        let mut bytes = Vec::new();
+        let mut options = File::options();
+        match options.read(true).write(true).open(&path) {
+            Ok(mut file) => {
+                file.read_to_end(&mut bytes)?;
+                check_header(&bytes, domain, node)?;
+                let (contents, length) = replay(&bytes)?;
+                if length < bytes.len() {
+                    let lost = bytes.len() - length;
+                    tracing::warn!(bytes = lost, "the torn end of the log is cut off");
+                    file.set_len(length as u64)?;
+                    file.sync_all()?;
+                }
+                file.seek(io::SeekFrom::End(0))?;
+                let journal = Self {
+                    folder: folder.to_owned(),
+                    file,
+                    length: length as u64,
+                    fresh: 0,
+                    domain,
+                    node,
+                    lock,
+                };
+                Ok((journal, contents))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let contents = Contents::default();
+                let journal = Self::create(folder, domain, node, &contents, lock)?;
+                Ok((journal, contents))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes a whole new file and puts it in the place of the old one.
+    fn create(
+        folder: &Path,
+        domain: Domain,
+        node: u64,
+        contents: &Contents,
+        lock: Arc<File>,
+    ) -> io::Result<Self> {
+        let mut journal = Self {
+            folder: folder.to_owned(),
+            file: File::create(folder.join(NEW_NAME))?,
+            length: 0,
+            fresh: 0,
+            domain,
+            node,
+            lock,
+        };
+        let mut header = MAGIC.to_vec();
+        header.u16(VERSION);
+        header.put(domain.as_bytes());
+        header.u64(node);
+        header.u32(crc32fast::hash(&header));
+        journal.file.write_all(&header)?;
+        journal.length = header.len() as u64;
+        let mut records = Records::default();
+        contents.vote.iter().for_each(|vote| records.vote(vote));
+        contents.purged.iter().for_each(|id| records.purge(id));
+        for entry in contents.entries.values() {
+            records.entry(entry);
+            if records.len() >= BLOCK_BYTES {
+                journal.put(&std::mem::take(&mut records))?;
+            }
+        }
+        journal.put(&records)?;
+        journal.fresh = journal.length;
+        journal.file.sync_all()?;
+        fs::rename(folder.join(NEW_NAME), folder.join(NAME))?;
+        sync_folder(folder)?;
+        Ok(journal)
+    }
+
+    /// Stores these records; when this returns they survive a crash.
+    pub(super) fn store(&mut self, records: &Records) -> io::Result<()> {
+        if records.0.is_empty() {
+            return Ok(());
+        }
+        self.put(records)?;
+        self.file.sync_data()
+    }
+
+    /// Whether the file has grown so much since it was made that a new one is worth it.
+    pub(super) fn is_wasteful(&self) -> bool {
+        self.length > LEAST_WASTE + self.fresh * 2
+    }
+
+    /// Leaves out what means nothing any more.
+    pub(super) fn rewrite(&mut self, contents: &Contents) -> io::Result<()> {
+        let lock = Arc::clone(&self.lock);
+        *self = Self::create(&self.folder, self.domain, self.node, contents, lock)?;
+        Ok(())
+    }
+
+    fn put(&mut self, records: &Records) -> io::Result<()> {
+        if records.0.is_empty() {
+            return Ok(());
+        }
+        let block = block(self.length, &records.0);
+        self.file.write_all(&block)?;
+        self.length += block.len() as u64;
+        Ok(())
+    }
+}
+
+fn block(position: u64, body: &[u8]) -> Vec<u8> {
+    let mut bytes = BLOCK_MAGIC.to_vec();
+    bytes.count(body.len());
+    bytes.u64(position);
+    let crc = checksum(&bytes[4..16], body);
+    bytes.u32(crc);
+    bytes.put(body);
+    bytes
+}
+
+fn checksum(head: &[u8], body: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(head);
+    hasher.update(body);
+    hasher.finalize()
+}
+
+/// The body of the block that begins here, if a whole one does.
+fn block_at(bytes: &[u8], position: usize) -> Option<&[u8]> {
+    let mut reader = Reader::new(bytes.get(position..)?, "block");
+    let magic = reader.take(4).ok()?;
+    let head = Reader::take(&mut reader.clone(), 12).ok()?;
+    let length = reader.u32().ok()?;
+    let at = reader.u64().ok()?;
+    let crc = reader.u32().ok()?;
+    let body = reader.take(length as usize).ok()?;
+    let whole = magic == BLOCK_MAGIC && at == position as u64 && checksum(head, body) == crc;
+    whole.then_some(body)
+}
+
+/// What a file says, and where its last whole block ends.
+fn replay(bytes: &[u8]) -> Result<(Contents, usize), JournalError> {
+    let mut contents = Contents::default();
+    let mut position = HEADER_BYTES;
+    while position < bytes.len() {
+        let Some(body) = block_at(bytes, position) else {
+            let mut later = position + 1..bytes.len();
+            if later.any(|later| block_at(bytes, later).is_some()) {
+                return Err(JournalError::Damaged { position });
+            }
+            break;
+        };
+        let replayed = contents.replay(body);
+        replayed.map_err(|_| JournalError::Damaged { position })?;
+        position += BLOCK_HEAD + body.len();
+    }
+    Ok((contents, position))
+}
+
+fn check_header(bytes: &[u8], domain: Domain, node: u64) -> Result<(), JournalError> {
+    let damaged = |Malformed { .. }| JournalError::Damaged { position: 0 };
+    let mut reader = Reader::new(bytes, "log header");
+    if reader.take(6).map_err(damaged)? != MAGIC {
+        return Err(JournalError::NotALog);
+    }
+    let version = reader.u16().map_err(damaged)?;
+    if version != VERSION {
+        return Err(JournalError::Version { found: version });
+    }
+    let found: [u8; 32] = reader.array().map_err(damaged)?;
+    let owner = reader.u64().map_err(damaged)?;
+    if crc32fast::hash(&bytes[..HEADER_BYTES - 4]) != reader.u32().map_err(damaged)? {
+        return Err(JournalError::Damaged { position: 0 });
+    }
+    if &found != domain.as_bytes() || owner != node {
+        return Err(JournalError::Other);
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Elsewhere a directory is no file that could be synced.
+#[cfg(not(unix))]
+pub(super) fn sync_folder(_folder: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Why a log cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum JournalError {
+    #[error("the log cannot be read or written")]
+    Io(#[from] io::Error),
+    #[error("it is not a log of a cluster node")]
+    NotALog,
+    #[error("log format {found} is not known to this version")]
+    Version { found: u16 },
+    #[error("the log is damaged at byte {position}: let the other nodes replace this one")]
+    Damaged { position: usize },
+    #[error("it is the log of another cluster or of another of its nodes")]
+    Other,
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::cluster::types::Payload;
+
+    const DOMAIN: Domain = Domain::from_bytes([7; 32]);
+
+    fn entry(index: u64) -> Entry {
+        Entry {
+            log_id: LogId::new_term_index(1, index),
+            payload: Payload::Blank,
+        }
+    }
+
+    fn store(journal: &mut Journal, indexes: std::ops::Range<u64>) {
+        let mut records = Records::default();
+        indexes.for_each(|index| records.entry(&entry(index)));
+        journal.store(&records).unwrap();
+    }
+
+    fn indexes(contents: &Contents) -> Vec<u64> {
+        contents.entries.keys().copied().collect()
+    }
+
+    fn open(folder: &TempDir) -> Result<(Journal, Contents), JournalError> {
+        open_as(folder, DOMAIN, 1)
+    }
+
+    fn open_as(
+        folder: &TempDir,
+        domain: Domain,
+        node: u64,
+    ) -> Result<(Journal, Contents), JournalError> {
+        let lock = Arc::new(tempfile::tempfile().unwrap());
+        Journal::open(folder.path(), domain, node, lock)
+    }
+
+    #[test]
+    fn what_was_stored_is_read_again_in_its_order() {
+        let folder = TempDir::new().unwrap();
+        let (mut journal, _) = open(&folder).unwrap();
+        store(&mut journal, 0..5);
+        let mut records = Records::default();
+        records.truncate_after(Some(&LogId::new_term_index(1, 2)));
+        records.entry(&entry(3));
+        records.purge(&LogId::new_term_index(1, 1));
+        journal.store(&records).unwrap();
+        let (mut journal, contents) = open(&folder).unwrap();
+        assert_eq!(indexes(&contents), [2, 3]);
+        journal.rewrite(&contents).unwrap();
+        store(&mut journal, 4..5);
+        let (_, contents) = open(&folder).unwrap();
+        assert_eq!(indexes(&contents), [2, 3, 4]);
+        assert_eq!(contents.purged, Some(LogId::new_term_index(1, 1)));
+    }
+
+    /// A crash may leave any part of the last block, and anything in the place of the others.
+    #[test]
+    fn a_torn_end_is_cut_off_wherever_it_is_torn() {
+        let folder = TempDir::new().unwrap();
+        let (mut journal, _) = open(&folder).unwrap();
+        store(&mut journal, 0..2);
+        let whole = journal.length as usize;
+        store(&mut journal, 2..4);
+        let bytes = fs::read(folder.path().join(NAME)).unwrap();
+        for length in whole..bytes.len() {
+            for filler in [None, Some(0), Some(0xff)] {
+                let mut torn = bytes[..length].to_vec();
+                torn.resize(filler.map_or(length, |_| bytes.len()), filler.unwrap_or(0));
+                fs::write(folder.path().join(NAME), &torn).unwrap();
+                let (mut journal, contents) = open(&folder).unwrap();
+                assert_eq!(indexes(&contents), [0, 1], "{length} {filler:?}");
+                store(&mut journal, 2..3);
+                let (_, contents) = open(&folder).unwrap();
+                assert_eq!(indexes(&contents), [0, 1, 2], "{length} {filler:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn damage_in_front_of_something_readable_is_refused() {
+        let folder = TempDir::new().unwrap();
+        let (mut journal, _) = open(&folder).unwrap();
+        let first = journal.length as usize;
+        store(&mut journal, 0..2);
+        let second = journal.length as usize;
+        store(&mut journal, 2..4);
+        let bytes = fs::read(folder.path().join(NAME)).unwrap();
+        for position in first..second {
+            let mut spoiled = bytes.clone();
+            spoiled[position] ^= 0x10;
+            fs::write(folder.path().join(NAME), &spoiled).unwrap();
+            let error = open(&folder).unwrap_err();
+            assert!(matches!(error, JournalError::Damaged { .. }), "{error}");
+        }
+        let mut spoiled = bytes.clone();
+        spoiled[20] ^= 1;
+        fs::write(folder.path().join(NAME), &spoiled).unwrap();
+        assert!(open(&folder).is_err());
+    }
+
+    #[test]
+    fn the_log_of_another_node_or_cluster_is_refused() {
+        let folder = TempDir::new().unwrap();
+        open(&folder).unwrap();
+        let other = open_as(&folder, DOMAIN, 2).unwrap_err();
+        assert!(matches!(other, JournalError::Other));
+        let domain = Domain::from_bytes([8; 32]);
+        let other = open_as(&folder, domain, 1).unwrap_err();
+        assert!(matches!(other, JournalError::Other));
+    }
+}

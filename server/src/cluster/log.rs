@@ -1,0 +1,199 @@
+//! The engine's log: in memory to read from, and in a [`Journal`] where it has to survive.
+//!
+//! One thread writes. Everything that was asked for while it was busy becomes one block with one
+//! sync. After one error it writes nothing any more and says so to all who ask, which ends the
+//! node: nobody knows what a disk holds that has failed a sync.
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::RangeBounds;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use openraft::{OptionalSend, RaftLogReader};
+use tokio::sync::oneshot;
+
+use super::journal::{Contents, Journal, Records};
+use super::types::{Entry, LogId, Types, Vote};
+
+/// See the module's description. Clones are the same log.
+#[derive(Clone, Debug)]
+pub(super) struct Log {
+    contents: Arc<Mutex<Contents>>,
+    writer: Sender<Job>,
+}
+
+struct Job {
+    records: Records,
+    /// All that the log has with these records, if the file may be worth writing anew.
+    whole: Option<Contents>,
+    done: Done,
+}
+
+enum Done {
+    Nobody,
+    Appended(IOFlushed<Types>),
+    Voted(oneshot::Sender<io::Result<()>>),
+}
+
+impl Done {
+    fn tell(self, result: io::Result<()>) {
+        match self {
+            Self::Nobody => {}
+            Self::Appended(callback) => callback.io_completed(result),
+            Self::Voted(sender) => drop(sender.send(result)),
+        }
+    }
+}
+
+impl Log {
+    /// Starts the thread that writes. It ends with the last clone.
+    pub(super) fn start(journal: Journal, contents: Contents) -> io::Result<Self> {
+        let contents = Arc::new(Mutex::new(contents));
+        let (writer, jobs) = channel();
+        std::thread::Builder::new()
+            .name("highwater-log".to_owned())
+            .spawn(move || write(journal, &jobs))?;
+        Ok(Self { contents, writer })
+    }
+
+    fn contents(&self) -> MutexGuard<'_, Contents> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, records: Records, whole: Option<Contents>, done: Done) -> io::Result<()> {
+        let job = Job {
+            records,
+            whole,
+            done,
+        };
+        self.writer.send(job).map_err(|_| stopped())
+    }
+}
+
+fn stopped() -> io::Error {
+    io::Error::other("the log is not written any more")
+}
+
+/// Writes until the last log is dropped.
+fn write(mut journal: Journal, jobs: &Receiver<Job>) {
+    let mut failed: Option<io::Error> = None;
+    while let Ok(job) = jobs.recv() {
+        let mut batch = vec![job];
+        let mut bytes = batch[0].records.len();
+        while bytes < MOST_AT_ONCE
+            && let Ok(job) = jobs.try_recv()
+        {
+            bytes += job.records.len();
+            batch.push(job);
+        }
+        if failed.is_none() {
+            failed = store(&mut journal, &batch).err();
+            if let Some(error) = &failed {
+                tracing::error!(%error, "the log cannot be written: this node steps out");
+            }
+        }
+        for job in batch {
+            job.done.tell(match &failed {
+                None => Ok(()),
+                Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            });
+        }
+    }
+}
+
+fn store(journal: &mut Journal, batch: &[Job]) -> io::Result<()> {
+    let mut records = Records::default();
+    // A whole new file has everything that was asked for before it.
+    let whole = batch.iter().rposition(|job| job.whole.is_some());
+    batch.iter().for_each(|job| records.and(&job.records));
+    match whole.and_then(|at| Some((at, batch[at].whole.as_ref()?))) {
+        Some((at, contents)) if journal.is_wasteful() => {
+            journal.rewrite(contents)?;
+            let mut later = Records::default();
+            batch[at + 1..].iter().for_each(|job| later.and(&job.records));
+            journal.store(&later)
+        }
+        _ => journal.store(&records),
+    }
+}
+
+impl RaftLogReader<Types> for Log {
+    async fn try_get_log_entries<R>(&mut self, range: R) -> Result<Vec<Entry>, io::Error>
+    where
+        R: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let contents = self.contents();
+        let entries = contents.entries.range(range);
+        Ok(entries.map(|(_, entry)| entry.clone()).collect())
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
+        Ok(self.contents().vote)
+    }
+}
+
+impl RaftLogStorage<Types> for Log {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> Result<LogState<Types>, io::Error> {
+        let contents = self.contents();
+        let last = contents.entries.last_key_value();
+        let last = last.map(|(_, entry)| entry.log_id);
+        Ok(LogState {
+            last_purged_log_id: contents.purged,
+            last_log_id: last.or(contents.purged),
+        })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        let mut records = Records::default();
+        records.vote(vote);
+        let (done, stored) = oneshot::channel();
+        // Asked for under the lock: the file has everything in the order in which memory has it.
+        {
+            let mut contents = self.contents();
+            contents.vote = Some(*vote);
+            self.ask(records, None, Done::Voted(done))?;
+        }
+        stored.await.map_err(|_| stopped())?
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Types>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let mut records = Records::default();
+        let mut contents = self.contents();
+        for entry in entries {
+            records.entry(&entry);
+            contents.append(entry);
+        }
+        self.ask(records, None, Done::Appended(callback))
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
+        let mut records = Records::default();
+        records.truncate_after(last.as_ref());
+        let mut contents = self.contents();
+        contents.truncate_after(last.as_ref());
+        self.ask(records, None, Done::Nobody)
+    }
+
+    async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {
+        let mut records = Records::default();
+        records.purge(&upto);
+        let mut contents = self.contents();
+        contents.purge(upto);
+        self.ask(records, Some(contents.clone()), Done::Nobody)
+    }
+}
+
+/// How many bytes become one block at most, if no single request has more.
+const MOST_AT_ONCE: usize = 4 * 1024 * 1024;

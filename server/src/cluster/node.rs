@@ -1,0 +1,318 @@
+//! One node at work: it proposes, keeps watch over who leads, and answers peers and operators.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use highwater_protocol::handshake::Slot;
+use openraft::{Instant as _, ServerState};
+use openraft::async_runtime::WatchReceiver as _;
+use openraft::errors::ClientWriteError;
+use openraft::impls::ProgressResponder;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::desk::{Desk, Fate, Role};
+use super::file::ClusterFile;
+use super::journal::sync_folder;
+use super::peer::Trust;
+use super::peer::frame::{FRESH, MARK};
+use super::peer::handshake::Caller;
+use super::peer::link::Link;
+use super::rules;
+use super::status::{NodeRole, NodeStatus};
+use super::types::{Address, Member, Raft};
+use crate::system;
+
+/// See the module's description.
+pub(crate) struct Node {
+    member: Member,
+    trust: Arc<Trust>,
+    file: ClusterFile,
+    folder: PathBuf,
+    pub(super) desk: Arc<Desk>,
+    raft: Raft,
+    /// Which leader was heard from last, and when.
+    heard: Mutex<Option<(Slot, Instant)>>,
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+impl Node {
+    pub(super) fn new(
+        member: Member,
+        trust: Arc<Trust>,
+        file: ClusterFile,
+        folder: PathBuf,
+        desk: Arc<Desk>,
+        raft: Raft,
+    ) -> Self {
+        Self {
+            member,
+            trust,
+            file,
+            folder,
+            desk,
+            raft,
+            heard: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn member(&self) -> Member {
+        self.member
+    }
+
+    pub(super) fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
+    pub(super) fn raft(&self) -> &Raft {
+        &self.raft
+    }
+
+    pub(super) fn heard_from(&self, slot: Slot) {
+        let heard = self.heard.lock();
+        *heard.unwrap_or_else(PoisonError::into_inner) = Some((slot, system::now()));
+    }
+
+    /// Takes what was asked for into the log, for as long as it is polled.
+    pub(super) async fn propose(&self) {
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            let next = match under_way.len() < rules::IN_FLIGHT {
+                true => self.desk.next_batch(),
+                false => None,
+            };
+            let Some(batch) = next else {
+                tokio::select! {
+                    () = self.desk.asked.notified() => {}
+                    Some((term, number, outcome)) = under_way.next() => {
+                        if let Some(fate) = outcome {
+                            self.desk.settle(term, number, fate);
+                        }
+                    }
+                }
+                continue;
+            };
+            let (term, number) = (batch.epoch.get(), batch.number);
+            let (responder, outcome) = ProgressResponder::complete_only();
+            let written = self.raft.write(batch).with_leader(term).responder(responder);
+            let sent = written.await.is_ok();
+            under_way.push(async move {
+                let outcome = match (sent, outcome.await) {
+                    (true, Ok(Ok(_))) => None,
+                    (true, Ok(Err(ClientWriteError::ForwardToLeader(_)))) => Some(Fate::Refused),
+                    // Discarded, or the engine has ended.
+                    _ => Some(Fate::Unknown),
+                };
+                (term, number, outcome)
+            });
+        }
+    }
+
+    /// Tells the desk who leads and what time it is, until the engine has ended.
+    pub(super) async fn watch(&self) {
+        let mut changes = self.raft.server_metrics();
+        let metrics = self.raft.metrics();
+        loop {
+            let (role, running) = {
+                let metrics = metrics.borrow_watched();
+                (self.role(&metrics), metrics.running_state.clone())
+            };
+            if let Err(error) = running {
+                tracing::error!(%error, "the consensus engine has ended: this node steps out");
+                self.desk.fail();
+                return;
+            }
+            self.desk.look(role);
+            let patience = self.desk.patience().unwrap_or(PULSE).min(PULSE);
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = self.desk.earlier.notified() => {}
+                () = sleep(patience) => {}
+            }
+        }
+    }
+
+    fn role(&self, metrics: &openraft::RaftMetrics<super::types::Types>) -> Role {
+        let term = metrics.current_term;
+        if metrics.state == ServerState::Leader {
+            let applied = metrics.last_applied.as_ref();
+            let begun = applied.is_some_and(|id| id.committed_leader_id().term == term);
+            let acked = metrics.last_quorum_acked.map(|acked| acked.into_inner());
+            let lease = rules::ELECTION.1;
+            let followed = acked.is_some_and(|acked| acked.elapsed() < lease);
+            return match begun && followed {
+                true => Role::Leading { term },
+                false => Role::Leaderless,
+            };
+        }
+        let leader = metrics.current_leader.and_then(Member::from_id);
+        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        match (leader, heard) {
+            (Some(leader), Some((slot, at)))
+                if leader != self.member
+                    && leader.slot == slot
+                    && system::now() < at + rules::IN_TOUCH =>
+            {
+                Role::Following(slot)
+            }
+            _ => Role::Leaderless,
+        }
+    }
+
+    pub(crate) fn status(&self) -> NodeStatus {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let counts = self.desk.counts();
+        let role = self.desk.role();
+        let (role, leader) = match role {
+            Role::Leading { .. } => (NodeRole::Leader, Some(self.member.slot)),
+            Role::Following(slot) => (NodeRole::Follower, Some(slot)),
+            Role::Leaderless => (NodeRole::Leaderless, None),
+        };
+        let voters = metrics.membership_config.voter_ids();
+        let voters = voters.filter_map(Member::from_id);
+        NodeStatus {
+            slot: self.member.slot.get(),
+            generation: self.member.generation,
+            role,
+            term: metrics.current_term,
+            leader: leader.map(Slot::get),
+            last_entry: metrics.last_log_index,
+            applied: metrics.last_applied.as_ref().map(|id| id.index()),
+            snapshot: metrics.snapshot.as_ref().map(|id| id.index()),
+            voters: voters.map(|member| member.slot.get()).collect(),
+            held_keys: counts.held_keys,
+            waiters: counts.waiters,
+            begun: metrics.last_log_index.is_some(),
+        }
+    }
+
+    fn leads(&self) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.state == ServerState::Leader
+    }
+
+    /// Hands the lead over to the node that is furthest, and waits until it has it.
+    pub(crate) async fn step_down(&self) -> Result<(), Failure> {
+        let metrics = self.raft.metrics();
+        let heir = {
+            let metrics = metrics.borrow_watched();
+            if metrics.state != ServerState::Leader {
+                return Err("this node does not lead".into());
+            }
+            let replicated = metrics.replication.iter().flatten();
+            let voters = metrics.membership_config.membership();
+            let heirs = replicated.filter(|(id, _)| voters.voter_ids().any(|voter| voter == **id));
+            let heir = heirs.max_by_key(|(_, matched)| **matched);
+            heir.map(|(id, _)| *id).ok_or("no other node is there")?
+        };
+        tracing::info!(heir, "the lead is handed over");
+        self.raft.trigger().transfer_leader(heir).await?;
+        let done = timeout(HAND_OVER_TIME, async {
+            while self.leads() {
+                sleep(SHORT).await;
+            }
+        });
+        done.await.map_err(|_| "no other node has taken over in time".into())
+    }
+
+    /// Ends this node's part in an orderly way: another one leads, whoever waits here is told.
+    pub(crate) async fn retire(&self) {
+        self.desk.drain();
+        if self.leads() {
+            match self.step_down().await {
+                Ok(()) => {
+                    let quiet = async {
+                        while self.desk.has_open() {
+                            sleep(SHORT).await;
+                        }
+                    };
+                    let _ = timeout(HAND_OVER_TIME, quiet).await;
+                }
+                Err(error) => tracing::warn!(error, "the lead is not handed over"),
+            }
+        }
+    }
+
+    /// Ends the engine. What was written stays.
+    pub(crate) async fn end(&self) {
+        if let Err(error) = self.raft.shutdown().await {
+            tracing::warn!(%error, "the consensus engine did not end in an orderly way");
+        }
+    }
+
+    /// That this node has never been part of this cluster.
+    pub(super) async fn is_fresh(&self) -> Result<(), Failure> {
+        let used = "this identity was used here before: a cluster begins only once";
+        if self.raft.is_initialized().await? || self.file.marker(self.member.slot).exists() {
+            return Err(used.into());
+        }
+        Ok(())
+    }
+
+    /// Notes that the identity is used, beside the cluster file and in the data directory.
+    pub(super) async fn mark(&self) -> Result<(), Failure> {
+        self.is_fresh().await?;
+        let (marker, folder) = (self.file.marker(self.member.slot), self.folder.clone());
+        let marked = tokio::task::spawn_blocking(move || mark(&marker, &folder)).await?;
+        Ok(marked?)
+    }
+
+    /// Begins the cluster, once.
+    pub(super) async fn init(&self) -> Result<(), Failure> {
+        let own = Caller::Node(self.member);
+        let all = self.file.all().iter();
+        let others = all.filter(|node| node.slot != self.member.slot);
+        let links: Vec<Link> = others
+            .map(|node| {
+                let to = Member::first(node.slot).into();
+                let address = node.addresses.peers.clone();
+                Link::new(Arc::clone(&self.trust), own, to, address)
+            })
+            .collect();
+        for kind in [FRESH, MARK] {
+            for link in &links {
+                let asked = link.call(kind, Vec::new(), ASK_TIME).await;
+                asked.map_err(|error| format!("slot {}: {error}", link.slot().get()))?;
+            }
+            match kind {
+                FRESH => self.is_fresh().await?,
+                _ => self.mark().await?,
+            }
+        }
+        let members = self.file.all().iter().map(|node| {
+            let address = Address(node.addresses.peers.clone());
+            (Member::first(node.slot).id(), address)
+        });
+        let members: std::collections::BTreeMap<_, _> = members.collect();
+        self.raft.initialize(members).await?;
+        tracing::info!("the cluster begins");
+        Ok(())
+    }
+}
+
+/// The file in the data directory that says that it belongs to a cluster that has begun.
+pub(super) const BEGUN: &str = "begun";
+
+/// Leaves both marks.
+pub(super) fn mark(marker: &Path, folder: &Path) -> std::io::Result<()> {
+    for path in [&folder.join(BEGUN), marker] {
+        let mut options = std::fs::File::options();
+        let file = options.write(true).create(true).truncate(false).open(path)?;
+        file.sync_all()?;
+        sync_folder(match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        })?;
+    }
+    Ok(())
+}
+
+/// How often the time is looked at when nothing happens.
+const PULSE: Duration = Duration::from_millis(25);
+const SHORT: Duration = Duration::from_millis(2);
+const HAND_OVER_TIME: Duration = Duration::from_secs(2);
+const ASK_TIME: Duration = Duration::from_secs(3);

@@ -1,0 +1,47 @@
+//! How the nodes of a cluster talk to each other, and operators to them.
+//!
+//! Every node has a listener for its peers. A connection begins with TLS where that is on, then
+//! both sides prove that they know the peer secret ([`handshake`]), then requests go one way and
+//! replies the other in [`frame`]s. The domain and the slot and generation of both ends stand in
+//! the handshake and in every frame: whatever is for somebody else ends the connection before the
+//! consensus engine sees it, because its own messages do not say for whom they are, and an address
+//! outlives the node behind it.
+
+pub(super) mod frame;
+pub(super) mod handshake;
+pub(super) mod link;
+pub(super) mod serve;
+
+use std::sync::Arc;
+
+use highwater_lock::Domain;
+use highwater_protocol::Secret;
+use rustls::{ClientConfig, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A byte stream, encrypted or not.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// What all peers of a cluster share.
+#[derive(Clone, Debug)]
+pub(super) struct Trust {
+    pub(super) domain: Domain,
+    pub(super) secret: Secret,
+    /// What all nodes must have in common, or their machines would not agree.
+    pub(super) common: Vec<u8>,
+    /// To be called with, where TLS is on.
+    pub(super) accept: Option<Arc<ServerConfig>>,
+    /// To call with.
+    pub(super) connect: Option<Arc<ClientConfig>>,
+}
+
+impl Trust {
+    /// A proof that its maker has the peer secret and the same cluster file.
+    fn prove(&self, parts: &[&[u8]]) -> [u8; 32] {
+        let common = [&self.common[..]];
+        let all: Vec<&[u8]> = common.iter().chain(parts).copied().collect();
+        self.secret.prove(&all)
+    }
+}

@@ -1,0 +1,250 @@
+//! What peers send each other after the handshake.
+//!
+//! ```text
+//! length u32 of all that follows · kind u8 · id u64 · domain 32
+//! · slot u8 and generation u64 of the sender · slot u8 and generation u64 of the target · body
+//! ```
+//! A reply has the id of its request and its kind with the highest bit set, or kind 255 with a text
+//! that says why there is none. An operator is slot 255, generation 0. A frame has at most
+//! [`MOST_BYTES`]; a longer one ends the connection before anything of it is read.
+
+use std::io;
+use std::time::Duration;
+
+use highwater_lock::Domain;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+
+use super::Stream;
+use super::handshake::Caller;
+use crate::cluster::bytes::{Malformed, Put as _, Reader};
+use crate::cluster::types::Member;
+
+/// The longest frame, without its length.
+pub(in crate::cluster) const MOST_BYTES: usize = 4 * 1024 * 1024;
+const HEAD_BYTES: usize = 59;
+/// How long the rest of a frame may take once it has begun.
+const FRAME_TIME: Duration = Duration::from_secs(10);
+
+pub(in crate::cluster) const APPEND: u8 = 1;
+pub(in crate::cluster) const VOTE: u8 = 2;
+pub(in crate::cluster) const PRE_VOTE: u8 = 3;
+pub(in crate::cluster) const SNAPSHOT: u8 = 4;
+pub(in crate::cluster) const TRANSFER: u8 = 5;
+/// Whether the node could take part in the beginning of a cluster.
+pub(in crate::cluster) const FRESH: u8 = 16;
+/// That the identity is used from now on.
+pub(in crate::cluster) const MARK: u8 = 17;
+/// For operators.
+pub(in crate::cluster) const STATUS: u8 = 32;
+pub(in crate::cluster) const INIT: u8 = 33;
+pub(in crate::cluster) const STEP_DOWN: u8 = 34;
+const REPLY: u8 = 0x80;
+const FAILURE: u8 = 0xff;
+
+/// The two ends of a connection, as they stand in its frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cluster) struct Ends {
+    pub(in crate::cluster) domain: Domain,
+    pub(in crate::cluster) from: Caller,
+    pub(in crate::cluster) to: Caller,
+}
+
+impl Ends {
+    pub(in crate::cluster) fn reversed(self) -> Self {
+        Self {
+            from: self.to,
+            to: self.from,
+            ..self
+        }
+    }
+}
+
+/// One frame without its ends.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::cluster) struct Frame {
+    pub(in crate::cluster) kind: u8,
+    pub(in crate::cluster) id: u64,
+    pub(in crate::cluster) body: Vec<u8>,
+}
+
+impl Frame {
+    pub(in crate::cluster) fn reply(&self, body: Vec<u8>) -> Self {
+        Self {
+            kind: self.kind | REPLY,
+            id: self.id,
+            body,
+        }
+    }
+
+    pub(in crate::cluster) fn failure(&self, why: &str) -> Self {
+        Self {
+            kind: FAILURE,
+            id: self.id,
+            body: why.as_bytes().to_vec(),
+        }
+    }
+
+    /// The body of a reply to the request of this kind and id.
+    pub(in crate::cluster) fn answers(self, kind: u8, id: u64) -> Result<Vec<u8>, Answer> {
+        if self.id != id {
+            return Err(Answer::Misfit);
+        }
+        match self.kind {
+            FAILURE => Err(Answer::Failed(String::from_utf8_lossy(&self.body).into())),
+            found if found == kind | REPLY => Ok(self.body),
+            _ => Err(Answer::Misfit),
+        }
+    }
+}
+
+/// Why a reply is none.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::cluster) enum Answer {
+    #[error("{0}")]
+    Failed(String),
+    #[error("a reply does not fit its request")]
+    Misfit,
+}
+
+fn put_end(bytes: &mut Vec<u8>, end: Caller) {
+    let (slot, generation) = match end {
+        Caller::Node(member) => (member.slot.get(), member.generation),
+        Caller::Operator => (255, 0),
+    };
+    bytes.u8(slot);
+    bytes.u64(generation);
+}
+
+fn encode(ends: Ends, frame: &Frame) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(4 + HEAD_BYTES + frame.body.len());
+    bytes.count(HEAD_BYTES + frame.body.len());
+    bytes.u8(frame.kind);
+    bytes.u64(frame.id);
+    bytes.put(ends.domain.as_bytes());
+    put_end(&mut bytes, ends.from);
+    put_end(&mut bytes, ends.to);
+    bytes.put(&frame.body);
+    bytes
+}
+
+/// Reads what was in a frame, if it is between these ends.
+fn decode(bytes: &[u8], ends: Ends) -> Result<Frame, FrameError> {
+    let mut reader = Reader::new(bytes, "peer frame");
+    let (kind, id) = (reader.u8()?, reader.u64()?);
+    let mut expected = Vec::new();
+    expected.put(ends.domain.as_bytes());
+    put_end(&mut expected, ends.from);
+    put_end(&mut expected, ends.to);
+    if reader.take(expected.len())? != expected {
+        return Err(FrameError::Elsewhere);
+    }
+    let body = reader.rest().to_vec();
+    Ok(Frame { kind, id, body })
+}
+
+pub(in crate::cluster) async fn write(
+    stream: &mut (impl Stream + ?Sized),
+    ends: Ends,
+    frame: &Frame,
+) -> Result<(), FrameError> {
+    if HEAD_BYTES + frame.body.len() > MOST_BYTES {
+        return Err(FrameError::TooLong);
+    }
+    stream.write_all(&encode(ends, frame)).await?;
+    Ok(stream.flush().await?)
+}
+
+/// Waits for a frame between these ends; `None` if the other side has closed.
+pub(in crate::cluster) async fn read(
+    stream: &mut (impl Stream + ?Sized),
+    ends: Ends,
+) -> Result<Option<Frame>, FrameError> {
+    let mut length = [0; 4];
+    if stream.read(&mut length[..1]).await? == 0 {
+        return Ok(None);
+    }
+    let rest = async {
+        stream.read_exact(&mut length[1..]).await?;
+        let length = u32::from_be_bytes(length) as usize;
+        if !(HEAD_BYTES..=MOST_BYTES).contains(&length) {
+            return Err(FrameError::TooLong);
+        }
+        let mut bytes = Vec::new();
+        let mut limited = (&mut *stream).take(length as u64);
+        match limited.read_to_end(&mut bytes).await? {
+            read if read == length => Ok(bytes),
+            _ => Err(FrameError::Io(io::ErrorKind::UnexpectedEof.into())),
+        }
+    };
+    let bytes = timeout(FRAME_TIME, rest).await.map_err(|_| FrameError::TooSlow)??;
+    decode(&bytes, ends).map(Some)
+}
+
+/// Why a connection between peers must end.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::cluster) enum FrameError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Malformed(#[from] Malformed),
+    #[error("a frame is too long or too short")]
+    TooLong,
+    #[error("a frame was begun and not finished in time")]
+    TooSlow,
+    #[error("a frame is of another domain, from another node, or for another one")]
+    Elsewhere,
+}
+
+/// The ends of a connection between two nodes.
+pub(in crate::cluster) fn between(domain: Domain, from: Caller, to: Member) -> Ends {
+    let to = Caller::Node(to);
+    Ends { domain, from, to }
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater_protocol::handshake::Slot;
+
+    use super::*;
+
+    fn ends(domain: u8, from: u64, to: u64) -> Ends {
+        let member = |generation| Member {
+            slot: Slot::new(1).unwrap(),
+            generation,
+        };
+        let domain = Domain::from_bytes([domain; 32]);
+        between(domain, Caller::Node(member(from)), member(to))
+    }
+
+    #[tokio::test]
+    async fn a_frame_arrives_only_where_it_is_meant_for() {
+        let frame = Frame {
+            kind: APPEND,
+            id: 7,
+            body: vec![1, 2, 3],
+        };
+        for (expected, arrives) in [
+            (ends(1, 2, 3), true),
+            (ends(9, 2, 3), false),
+            (ends(1, 9, 3), false),
+            (ends(1, 2, 9), false),
+        ] {
+            let (mut here, mut there) = tokio::io::duplex(1 << 16);
+            write(&mut here, ends(1, 2, 3), &frame).await.unwrap();
+            let read = read(&mut there, expected).await;
+            match arrives {
+                true => assert_eq!(read.unwrap().as_ref(), Some(&frame)),
+                false => assert!(matches!(read, Err(FrameError::Elsewhere))),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_length_beyond_the_bound_is_refused_before_anything_is_read() {
+        let (mut here, mut there) = tokio::io::duplex(64);
+        here.write_all(&u32::MAX.to_be_bytes()).await.unwrap();
+        let read = read(&mut there, ends(1, 2, 3)).await;
+        assert!(matches!(read, Err(FrameError::TooLong)));
+    }
+}

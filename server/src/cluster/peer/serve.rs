@@ -1,0 +1,229 @@
+//! The accepting side of the peers' connections.
+//!
+//! A connection's requests are answered one after the other, in the order in which they come: the
+//! engine's appends depend on that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::raft::SnapshotResponse;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::Stream;
+use super::frame::{
+    self, APPEND, Ends, FRESH, Frame, FrameError, INIT, MARK, PRE_VOTE, SNAPSHOT, STATUS,
+    STEP_DOWN, TRANSFER, VOTE, between,
+};
+use super::handshake::{self, ANSWER_BYTES, Caller, Refused};
+use crate::cluster::bytes::{Malformed, Put as _, Reader};
+use crate::cluster::codec;
+use crate::cluster::node::Node;
+use crate::cluster::types::{Member, Snapshot, SnapshotMeta, Vote};
+use crate::{socket, system};
+
+/// Serves peers for as long as it is polled.
+pub(in crate::cluster) async fn accept(listener: TcpListener, node: Arc<Node>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((tcp, peer)) if connections.len() < MOST_CONNECTIONS => {
+                    let node = Arc::clone(&node);
+                    connections.spawn(async move {
+                        match serve(&node, tcp).await {
+                            Ok(()) => {}
+                            Err(error @ (PeerError::Refused(_) | PeerError::Frame(
+                                FrameError::Elsewhere | FrameError::TooLong | FrameError::Malformed(_),
+                            ))) => tracing::warn!(%peer, %error, "a peer was turned away"),
+                            Err(error) => tracing::debug!(%peer, %error, "a peer has gone"),
+                        }
+                    });
+                }
+                Ok((_, peer)) => tracing::warn!(%peer, "too many peers: one is turned away"),
+                Err(error) => {
+                    tracing::warn!(%error, "a peer was not accepted");
+                    tokio::time::sleep(AFTER_ACCEPT_ERROR).await;
+                }
+            }
+        }
+    }
+}
+
+async fn serve(node: &Node, tcp: TcpStream) -> Result<(), PeerError> {
+    socket::configure(&tcp, STALL_TIME);
+    let entered = timeout(HANDSHAKE_TIME, enter(node, tcp)).await;
+    let (mut stream, caller) = entered.map_err(|_| PeerError::TooSlow)??;
+    let ends = between(node.trust().domain, caller, node.member());
+    let mut incoming = None;
+    while let Some(request) = frame::read(&mut *stream, ends).await? {
+        let done = match caller {
+            Caller::Node(peer) => answer_node(node, peer, &request, &mut incoming).await,
+            Caller::Operator => answer_operator(node, &request).await,
+        };
+        let reply = match done {
+            Ok(body) => request.reply(body),
+            Err(why) => request.failure(&why.to_string()),
+        };
+        reply_to(&mut *stream, ends.reversed(), &reply).await?;
+    }
+    Ok(())
+}
+
+async fn reply_to(stream: &mut dyn Stream, ends: Ends, reply: &Frame) -> Result<(), PeerError> {
+    let written = timeout(STALL_TIME, frame::write(stream, ends, reply)).await;
+    Ok(written.map_err(|_| PeerError::TooSlow)??)
+}
+
+async fn enter(node: &Node, tcp: TcpStream) -> Result<(Box<dyn Stream>, Caller), PeerError> {
+    let trust = node.trust();
+    let mut stream: Box<dyn Stream> = match &trust.accept {
+        None => Box::new(tcp),
+        Some(config) => {
+            let acceptor = TlsAcceptor::from(Arc::clone(config));
+            Box::new(acceptor.accept(tcp).await?)
+        }
+    };
+    let nonce = system::random().map_err(std::io::Error::other)?;
+    let hello = handshake::hello(node.member(), nonce);
+    stream.write_all(&hello).await?;
+    stream.flush().await?;
+    let mut answer = [0; ANSWER_BYTES];
+    stream.read_exact(&mut answer).await?;
+    let (verdict, caller) = handshake::judge(&hello, &answer, node.member(), trust);
+    stream.write_all(&verdict).await?;
+    stream.flush().await?;
+    Ok((stream, caller?))
+}
+
+/// A snapshot that has come in part.
+struct Incoming {
+    vote: Vote,
+    meta: SnapshotMeta,
+    total: u64,
+    bytes: Vec<u8>,
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+async fn answer_node(
+    node: &Node,
+    peer: Member,
+    request: &Frame,
+    incoming: &mut Option<Incoming>,
+) -> Result<Vec<u8>, Failure> {
+    let raft = node.raft();
+    let mut reader = Reader::new(&request.body, "request of a peer");
+    let mut body = Vec::new();
+    match request.kind {
+        APPEND => {
+            let append = codec::append(&mut reader)?;
+            reader.end()?;
+            let reply = raft.append_entries(append).await?;
+            if !matches!(reply, codec::AppendReply::HigherVote(_)) {
+                node.heard_from(peer.slot);
+            }
+            codec::put_append_reply(&mut body, &reply);
+        }
+        VOTE => {
+            let reply = raft.vote(codec::ballot(&mut reader)?).await?;
+            codec::put_ballot_reply(&mut body, &reply);
+        }
+        PRE_VOTE => {
+            let reply = raft.pre_vote(codec::ballot(&mut reader)?).await?;
+            codec::put_ballot_reply(&mut body, &reply);
+        }
+        SNAPSHOT => {
+            if let Some((vote, snapshot)) = collect(reader, incoming)? {
+                let reply = raft.install_full_snapshot(vote, snapshot).await?;
+                let SnapshotResponse { vote } = reply;
+                codec::put_vote(&mut body, &vote);
+            }
+            node.heard_from(peer.slot);
+        }
+        TRANSFER => {
+            let transfer = codec::transfer(&mut reader)?;
+            let taken = raft.handle_transfer_leader(transfer).await?;
+            body.u8(taken.is_ok().into());
+        }
+        FRESH => node.is_fresh().await?,
+        MARK => node.mark().await?,
+        _ => return Err("an unknown request".into()),
+    }
+    Ok(body)
+}
+
+/// Puts the parts of a snapshot together; gives it when the last one has come.
+fn collect(
+    mut reader: Reader<'_>,
+    incoming: &mut Option<Incoming>,
+) -> Result<Option<(Vote, Snapshot)>, Malformed> {
+    let vote = codec::vote(&mut reader)?;
+    let length = reader.u32()?;
+    let mut meta = Reader::new(reader.take(length as usize)?, "snapshot");
+    let meta = codec::meta(&mut meta)?;
+    let (total, offset) = (reader.u64()?, reader.u64()?);
+    if offset == 0 {
+        *incoming = Some(Incoming {
+            vote,
+            meta: meta.clone(),
+            total,
+            bytes: Vec::new(),
+        });
+    }
+    let wrong = reader.wrong();
+    let part = reader.rest();
+    let begun = incoming.as_mut().ok_or(wrong)?;
+    let fits = begun.vote == vote
+        && begun.meta == meta
+        && begun.total == total
+        && begun.bytes.len() as u64 == offset
+        && offset + part.len() as u64 <= total;
+    if !fits {
+        *incoming = None;
+        return Err(wrong);
+    }
+    begun.bytes.extend_from_slice(part);
+    if (begun.bytes.len() as u64) < total {
+        return Ok(None);
+    }
+    let done = incoming.take().ok_or(wrong)?;
+    let snapshot = Snapshot {
+        meta: done.meta,
+        snapshot: Arc::new(done.bytes),
+    };
+    Ok(Some((done.vote, snapshot)))
+}
+
+async fn answer_operator(node: &Node, request: &Frame) -> Result<Vec<u8>, Failure> {
+    match request.kind {
+        STATUS => Ok(node.status().encode()),
+        INIT => node.init().await.map(|()| Vec::new()),
+        STEP_DOWN => node.step_down().await.map(|()| Vec::new()),
+        _ => Err("an unknown request".into()),
+    }
+}
+
+/// Why a peer's connection ended.
+#[derive(Debug, thiserror::Error)]
+enum PeerError {
+    #[error("{0}")]
+    Refused(#[from] Refused),
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+    #[error("it took too long")]
+    TooSlow,
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// More than five nodes and some operators ever need.
+const MOST_CONNECTIONS: usize = 64;
+const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+const STALL_TIME: Duration = Duration::from_secs(5);
+/// Out of file descriptors: trying again at once would only burn the processor.
+const AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(20);

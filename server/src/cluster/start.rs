@@ -1,0 +1,317 @@
+//! Brings a node up: its files, the engine on top of them, and the tasks that keep it going.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use highwater_lock::Machine;
+use highwater_protocol::handshake::Slot;
+use openraft::{Config, SnapshotPolicy};
+use rustls::{ClientConfig, ServerConfig};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::desk::Desk;
+use super::file::ClusterFile;
+use super::journal::{Contents, Journal, JournalError};
+use super::log::Log;
+use super::network::Network;
+use super::node::{BEGUN, Node, mark};
+use super::peer::{Trust, serve};
+use super::replica::Replica;
+use super::rules;
+use super::snapshots::{SnapshotError, Snapshots};
+use super::types::{Member, Raft};
+use crate::system;
+
+/// A place in a cluster that a server is to take.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    pub(crate) file: ClusterFile,
+    pub(crate) slot: u8,
+    /// Where to listen for peers, if it is not where they look for this node.
+    pub(crate) peer_listen: Option<SocketAddr>,
+    /// How to know the other nodes, where TLS is on.
+    pub(crate) peer_tls: Option<Arc<ClientConfig>>,
+}
+
+/// A node and its tasks. Dropping it ends the tasks.
+pub(crate) struct Running {
+    pub(crate) node: Arc<Node>,
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) slot: Slot,
+    pub(crate) peer_addr: SocketAddr,
+    tasks: Vec<JoinHandle<()>>,
+    /// Closed when the engine has ended.
+    pub(crate) ended: watch::Receiver<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Starts a node in the current Tokio runtime.
+pub(crate) async fn start(
+    seat: Seat,
+    folder: PathBuf,
+    client_secrets: &[highwater_protocol::Secret],
+    tls: Option<Arc<ServerConfig>>,
+) -> Result<Running, ClusterError> {
+    let Seat { file, slot, .. } = &seat;
+    let entry = file.node(*slot);
+    let entry = entry.ok_or(ClusterError::NoSuchSlot { slot: *slot })?;
+    let same = |client: &highwater_protocol::Secret| {
+        client.prove(&[b"same"]) == file.peer_secret().prove(&[b"same"])
+    };
+    if client_secrets.iter().any(same) {
+        return Err(ClusterError::SameSecret);
+    }
+    if tls.is_some() != seat.peer_tls.is_some() {
+        return Err(ClusterError::PeerTls);
+    }
+    let member = Member::first(entry.slot);
+    let address = entry.addresses.peers.clone();
+    let listen_error = |source| ClusterError::Listen {
+        address: seat.peer_listen.map_or(address.clone(), |own| own.to_string()),
+        source,
+    };
+    let listener = match seat.peer_listen {
+        Some(own) => TcpListener::bind(own).await,
+        None => TcpListener::bind(&address).await,
+    };
+    let listener = listener.map_err(listen_error)?;
+    let peer_addr = listener.local_addr().map_err(listen_error)?;
+    let trust = Arc::new(Trust {
+        domain: file.identity(),
+        secret: file.peer_secret().clone(),
+        common: file.common(),
+        accept: tls,
+        connect: seat.peer_tls.clone(),
+    });
+    let opened = {
+        let (file, folder) = (file.clone(), folder.clone());
+        tokio::task::spawn_blocking(move || open(&file, member, &folder)).await
+    };
+    let opened = opened.map_err(|panic| ClusterError::Io(panic.into()))??;
+    let Files { log, snapshots } = opened;
+    let seed = system::hash_seed().map_err(|error| ClusterError::Io(io::Error::other(error)))?;
+    let machine = Machine::seeded(rules::limits(), file.first_token(), seed);
+    let desk = Arc::new(Desk::new(file.identity(), machine));
+    let replica = Replica::new(Arc::clone(&desk), seed, snapshots);
+    let network = Network::new(Arc::clone(&trust), member);
+    let config = Arc::new(config()?);
+    let raft = Raft::new(member.id(), config, network, log, replica).await;
+    let raft = raft.map_err(|error| ClusterError::Engine(error.to_string()))?;
+    let parts = (file.clone(), Arc::clone(&desk));
+    let node = Arc::new(Node::new(member, trust, parts.0, folder, parts.1, raft));
+    tracing::info!(%member, %peer_addr, "cluster node started");
+    let (ending, ended) = watch::channel(());
+    let (proposer, watcher) = (Arc::clone(&node), Arc::clone(&node));
+    Ok(Running {
+        desk,
+        slot: member.slot,
+        peer_addr,
+        tasks: vec![
+            tokio::spawn(async move { proposer.propose().await }),
+            tokio::spawn(serve::accept(listener, Arc::clone(&node))),
+            tokio::spawn(async move {
+                watcher.watch().await;
+                drop(ending);
+            }),
+        ],
+        ended,
+        node,
+    })
+}
+
+fn config() -> Result<Config, ClusterError> {
+    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let config = Config {
+        cluster_name: "highwater".to_owned(),
+        heartbeat_interval: millis(rules::HEARTBEAT),
+        election_timeout_min: millis(rules::ELECTION.0),
+        election_timeout_max: millis(rules::ELECTION.1),
+        install_snapshot_timeout: 10_000,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(rules::SNAPSHOT_EVERY),
+        max_in_snapshot_log_to_keep: rules::ENTRIES_KEPT,
+        enable_pre_vote: Some(true),
+        // A restarted process must not go on with a term whose waiters were another process's.
+        enable_leader_restore: Some(false),
+        backoff: "100ms".to_owned(),
+        ..Config::default()
+    };
+    config.validate().map_err(|error| ClusterError::Engine(error.to_string()))
+}
+
+struct Files {
+    log: Log,
+    snapshots: Snapshots,
+}
+
+/// Opens the data directory. Waits for the disk.
+fn open(file: &ClusterFile, member: Member, folder: &Path) -> Result<Files, ClusterError> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    only_for_us(&mut builder);
+    builder.create(folder)?;
+    check_names(folder)?;
+    let lock = Arc::new(lock(folder)?);
+    let marker = file.marker(member.slot);
+    let begun = folder.join(BEGUN).exists();
+    if marker.exists() && !begun {
+        return Err(ClusterError::Forgotten { marker });
+    }
+    if begun && !folder.join("log").exists() {
+        return Err(ClusterError::Gap);
+    }
+    let domain = file.identity();
+    let snapshots = Snapshots::open(folder, domain).map_err(ClusterError::snapshot)?;
+    let (journal, contents) =
+        Journal::open(folder, domain, member.id(), lock).map_err(ClusterError::journal)?;
+    check_gap(&contents, &snapshots)?;
+    let used = contents.vote.is_some() || contents.purged.is_some() || !contents.entries.is_empty();
+    if begun && !used && snapshots.newest().is_some() {
+        return Err(ClusterError::Gap);
+    }
+    if used && !(begun && marker.exists()) {
+        mark(&marker, folder)?;
+    }
+    Ok(Files {
+        log: Log::start(journal, contents)?,
+        snapshots,
+    })
+}
+
+/// Everything that the log has left out must be in the snapshot.
+fn check_gap(contents: &Contents, snapshots: &Snapshots) -> Result<(), ClusterError> {
+    let last = snapshots.newest().and_then(|newest| newest.meta.last_log_id);
+    match contents.purged > last {
+        true => Err(ClusterError::Gap),
+        false => Ok(()),
+    }
+}
+
+fn check_names(folder: &Path) -> Result<(), ClusterError> {
+    let ours = ["begun", "lock", "log", "log.new", "snapshot", "snapshot.new"];
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        if !ours.iter().any(|known| name == *known) {
+            return Err(ClusterError::Foreign {
+                path: folder.to_owned(),
+                name: name.to_string_lossy().into_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn lock(folder: &Path) -> Result<File, ClusterError> {
+    let mut options = File::options();
+    let file = options.write(true).create(true).truncate(false);
+    let file = file.open(folder.join("lock"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(ClusterError::InUse {
+            path: folder.to_owned(),
+        }),
+        Err(TryLockError::Error(source)) => Err(source.into()),
+    }
+}
+
+#[cfg(unix)]
+fn only_for_us(builder: &mut DirBuilder) {
+    use std::os::unix::fs::DirBuilderExt as _;
+    builder.mode(0o700);
+}
+
+#[cfg(not(unix))]
+fn only_for_us(_builder: &mut DirBuilder) {}
+
+/// Why a node of a cluster did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// Give a slot that is in the cluster file.
+    #[error("slot {slot} is not in the cluster file")]
+    NoSuchSlot {
+        /// The slot that was asked for.
+        slot: u8,
+    },
+    /// Every client could then act as a node. Make another client token.
+    #[error("a client token is the same as the peer secret")]
+    SameSecret,
+    /// A node keeps its part of the replicated log in a data directory. Give one.
+    #[error("a node of a cluster needs a data directory")]
+    InMemory,
+    /// A node has no listener for operators yet. Leave it out, and use `highwater cluster status`.
+    #[error("a node of a cluster cannot have an admin listener yet")]
+    Admin,
+    /// The limits of locks and the first token decide what the log means, so they are the same on all
+    /// nodes and come with the cluster. Leave them out.
+    #[error("the limits of locks and the first token are those of the cluster")]
+    Rules,
+    /// Clients are served over TLS, so nodes must be too: give the authority of their certificates.
+    /// Without TLS, leave it out.
+    #[error("TLS for clients and the authority for peers have to be given together")]
+    PeerTls,
+    /// The address for peers is in use or not one of this machine.
+    #[error("cannot listen for peers on {address}")]
+    Listen {
+        /// The address that was asked for.
+        address: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The data directory cannot be used. See what the system says.
+    #[error("the data directory cannot be used")]
+    Io(#[from] io::Error),
+    /// Another server uses the data directory.
+    #[error("{} is in use by another server", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The data directory has something in it that is not of a cluster node. Give an empty one.
+    #[error("{} is not the data directory of a cluster node: there is {name:?} in it", path.display())]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// What is in it.
+        name: String,
+    },
+    /// This node has been part of the cluster, and its data directory does not know of it. It may
+    /// have promised votes and stored entries that are lost: it must not go on as if it had not.
+    #[error(
+        "{} says that this node has been part of the cluster, and its data directory is not the one it had",
+        marker.display()
+    )]
+    Forgotten {
+        /// The mark.
+        marker: PathBuf,
+    },
+    /// The log begins behind the end of the snapshot: a file is missing or was replaced.
+    #[error("the log and the snapshot in the data directory do not fit each other")]
+    Gap,
+    /// A file in the data directory cannot be used; the text says which and why.
+    #[error("{0}")]
+    Storage(String, #[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The consensus engine refuses what it finds.
+    #[error("the consensus engine does not start: {0}")]
+    Engine(String),
+}
+
+impl ClusterError {
+    fn journal(error: JournalError) -> Self {
+        Self::Storage("the log in the data directory cannot be used".to_owned(), error.into())
+    }
+
+    fn snapshot(error: SnapshotError) -> Self {
+        let text = "the snapshot in the data directory cannot be used";
+        Self::Storage(text.to_owned(), error.into())
+    }
+}

@@ -1,0 +1,190 @@
+//! A cluster under test.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use highwater_server::cluster::{self, ClusterFile, NodeAddresses, NodeRole};
+use highwater_server::{Builder, Secret, Server, StartError};
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::client::Client;
+use crate::proxy::{Cuts, Proxy};
+
+pub(crate) const TOKEN: &[u8] = b"a client token of tests";
+
+/// How long anything may take that is expected to come.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+
+pub(crate) struct Nodes {
+    folder: TempDir,
+    pub(crate) file: ClusterFile,
+    proxies: Vec<Proxy>,
+    cuts: Cuts,
+    servers: Vec<Option<Server>>,
+}
+
+impl Nodes {
+    /// Nodes that are up; the cluster has not begun.
+    pub(crate) async fn fresh(count: u8) -> Self {
+        let _ = tracing_subscriber::fmt()
+            .with_test_writer()
+            .with_max_level(tracing::Level::INFO)
+            .try_init();
+        let folder = tempfile::tempdir().unwrap();
+        let cuts = Cuts::new(BTreeSet::new());
+        let mut proxies = Vec::new();
+        for slot in 0..count {
+            proxies.push(Proxy::start(slot, &cuts).await);
+        }
+        let addresses = proxies.iter().enumerate();
+        let addresses: Vec<NodeAddresses> = addresses
+            .map(|(slot, proxy)| NodeAddresses {
+                clients: format!("127.0.0.1:{}", slot + 1),
+                peers: proxy.address.to_string(),
+            })
+            .collect();
+        let new = ClusterFile::create(folder.path().join("files"), &addresses).unwrap();
+        let file = ClusterFile::read(&new.file).unwrap();
+        let mut nodes = Self {
+            folder,
+            file,
+            proxies,
+            cuts,
+            servers: (0..count).map(|_| None).collect(),
+        };
+        for slot in 0..count {
+            nodes.start(slot).await;
+        }
+        nodes
+    }
+
+    /// A cluster that has begun and has a leader.
+    pub(crate) async fn begun(count: u8) -> Self {
+        let nodes = Self::fresh(count).await;
+        cluster::init(&nodes.file, 0, None).await.unwrap();
+        nodes.leader().await;
+        nodes
+    }
+
+    pub(crate) fn data_dir(&self, slot: u8) -> PathBuf {
+        self.folder.path().join(format!("data-{slot}"))
+    }
+
+    pub(crate) fn builder(&self, slot: u8) -> Builder {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        Server::builder()
+            .cluster(self.file.clone(), slot)
+            .listen(any)
+            .peer_listen(any)
+            .data_dir(self.data_dir(slot))
+            .client_token(Secret::new(TOKEN).unwrap())
+    }
+
+    /// Starts a node; one that was stopped before in this process may need a moment to be gone.
+    pub(crate) async fn start(&mut self, slot: u8) {
+        let start = Instant::now();
+        let server = loop {
+            match self.builder(slot).start().await {
+                Ok(server) => break server,
+                Err(StartError::Cluster(cluster::ClusterError::InUse { .. }))
+                    if start.elapsed() < LIMIT =>
+                {
+                    sleep(Duration::from_millis(10)).await;
+                }
+                Err(error) => panic!("slot {slot}: {error:?}"),
+            }
+        };
+        self.proxies[usize::from(slot)].lead_to(server.peer_addr());
+        self.servers[usize::from(slot)] = Some(server);
+    }
+
+    /// Ends a node at once, without telling anybody.
+    pub(crate) fn kill(&mut self, slot: u8) {
+        self.proxies[usize::from(slot)].lead_to(None);
+        drop(self.servers[usize::from(slot)].take());
+    }
+
+    /// Ends a node in an orderly way.
+    pub(crate) async fn stop(&mut self, slot: u8) {
+        let server = self.servers[usize::from(slot)].take().unwrap();
+        server.shutdown().await;
+        self.proxies[usize::from(slot)].lead_to(None);
+    }
+
+    pub(crate) fn server(&self, slot: u8) -> &Server {
+        self.servers[usize::from(slot)].as_ref().unwrap()
+    }
+
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u8> {
+        let up = self.servers.iter().enumerate();
+        let up = up.filter(|(_, server)| server.is_some());
+        let up: Vec<u8> = up.map(|(slot, _)| u8::try_from(slot).unwrap()).collect();
+        up.into_iter()
+    }
+
+    /// The one leader that a majority of the nodes that are up agrees on, itself included.
+    pub(crate) async fn leader(&self) -> u8 {
+        self.leader_among(&self.slots().collect::<Vec<_>>()).await
+    }
+
+    /// The one leader on which these nodes agree.
+    pub(crate) async fn leader_among(&self, slots: &[u8]) -> u8 {
+        let what = format!("a leader that {slots:?} agree on");
+        eventually(&what, async || {
+            let statuses = slots.iter().map(|slot| self.server(*slot).cluster_status());
+            let statuses: Vec<_> = statuses.map(Option::unwrap).collect();
+            let leader = statuses[0].leader?;
+            let agreed = statuses.iter().all(|status| status.leader == Some(leader));
+            let leads = statuses.iter().any(|status| status.role == NodeRole::Leader);
+            (agreed && leads).then_some(leader)
+        })
+        .await
+    }
+
+    /// A connection to a node.
+    pub(crate) async fn client(&self, slot: u8) -> Client {
+        let identity = *self.file.identity().as_bytes();
+        Client::connect(self.server(slot).local_addr(), identity, slot).await
+    }
+
+    /// Holds back everything between this node and the others.
+    pub(crate) fn isolate(&self, slot: u8) {
+        let others = (0..5).filter(|other| *other != slot);
+        self.cuts.send_modify(|cuts| {
+            for other in others {
+                cuts.extend([(slot, other), (other, slot)]);
+            }
+        });
+    }
+
+    /// Holds back what this node says to the others.
+    pub(crate) fn mute(&self, slot: u8) {
+        let others = (0..5).filter(|other| *other != slot);
+        self.cuts
+            .send_modify(|cuts| cuts.extend(others.map(|other| (slot, other))));
+    }
+
+    /// Lets everything through again.
+    pub(crate) fn heal(&self) {
+        self.cuts.send_replace(BTreeSet::new());
+    }
+
+    pub(crate) fn cuts(&self) -> watch::Receiver<BTreeSet<(u8, u8)>> {
+        self.cuts.subscribe()
+    }
+}
+
+pub(crate) async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = condition().await {
+            return value;
+        }
+        assert!(start.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,99 @@
+//! What clients are told when nodes cannot reach each other.
+
+use std::time::Duration;
+
+use highwater_protocol::{ErrorCode, Reply};
+use tokio::time::Instant;
+
+use crate::nodes::Nodes;
+
+/// A client gives a release up after two seconds.
+const IN_TIME: Duration = Duration::from_millis(1_900);
+
+#[tokio::test]
+async fn a_leader_without_a_majority_knows_nothing_and_says_so() {
+    let nodes = Nodes::begun(3).await;
+    let old = nodes.leader().await;
+    let mut client = nodes.client(old).await;
+    let held = client.lock("held", 0, 100).await;
+
+    nodes.isolate(old);
+    let begun = Instant::now();
+    let acquire = client.ask("free", 0, 100).await;
+    let release = client.ask_release("held", held).await;
+    for id in [acquire, release] {
+        let reply = client.answer(id).await;
+        // What was not proposed in time may say so; what was never says that it moved.
+        let honest = matches!(
+            reply,
+            Reply::Indeterminate { .. } | Reply::Error { code: ErrorCode::NoLeader, .. }
+        );
+        assert!(honest, "{reply:?}");
+    }
+    assert!(begun.elapsed() < IN_TIME, "{:?}", begun.elapsed());
+    client.hint(|hint| hint.is_none()).await;
+    let refused = client.acquire("free", 5, 100).await;
+    let refused = matches!(refused, Reply::Error { code: ErrorCode::NoLeader, .. });
+    assert!(refused);
+
+    let others: Vec<u8> = nodes.slots().filter(|slot| *slot != old).collect();
+    let new = nodes.leader_among(&others).await;
+    let mut other = nodes.client(new).await;
+    let token = other.lock("free", 0, 100).await;
+    assert!(token > held);
+    nodes.heal();
+    assert_eq!(nodes.leader().await, new);
+    client.hint(|hint| hint == Some(new)).await;
+    let moved = client.acquire("free", 0, 100).await;
+    assert!(matches!(moved, Reply::Moved { .. }), "{moved:?}");
+    // The old leader's release came about or did not; its acquire must not have the lock.
+    other.unlock("free", token).await;
+    assert!(other.lock("free", 0, 100).await > token);
+}
+
+/// Those who queue at a leader that is cut off are not left waiting, and not granted twice.
+#[tokio::test]
+async fn who_queues_at_a_leader_that_is_cut_off_is_told() {
+    let nodes = Nodes::begun(3).await;
+    let old = nodes.leader().await;
+    let mut holder = nodes.client(old).await;
+    let token = holder.lock("k", 0, 100).await;
+    let mut waiter = nodes.client(old).await;
+    let id = waiter.ask("k", 60, 100).await;
+    crate::nodes::eventually("it queues", async || {
+        let status = nodes.server(old).cluster_status().unwrap();
+        (status.waiters == 1).then_some(())
+    })
+    .await;
+    nodes.isolate(old);
+    let reply = waiter.answer(id).await;
+    assert!(matches!(reply, Reply::Indeterminate { .. }), "{reply:?}");
+    let others: Vec<u8> = nodes.slots().filter(|slot| *slot != old).collect();
+    let new = nodes.leader_among(&others).await;
+    let mut other = nodes.client(new).await;
+    other.unlock("k", token).await;
+    let mut last = other.lock("k", 0, 100).await;
+    nodes.heal();
+    nodes.leader().await;
+    other.unlock("k", last).await;
+    let next = other.lock("k", 0, 100).await;
+    assert!(next > last);
+    last = next;
+    let _ = last;
+}
+
+/// A node that hears and is not heard cannot hold up the others, nor grant anything.
+#[tokio::test]
+async fn a_leader_that_is_not_heard_is_replaced() {
+    let nodes = Nodes::begun(3).await;
+    let old = nodes.leader().await;
+    nodes.mute(old);
+    let others: Vec<u8> = nodes.slots().filter(|slot| *slot != old).collect();
+    let new = nodes.leader_among(&others).await;
+    assert_ne!(new, old);
+    let mut client = nodes.client(new).await;
+    client.lock("k", 0, 100).await;
+    assert!(!nodes.cuts().borrow().is_empty());
+    nodes.heal();
+    nodes.leader().await;
+}

@@ -1,0 +1,116 @@
+//! What stands between nodes: a proxy in front of each one that knows who calls, and can hold back
+//! what one node says to another. Nothing is lost: it arrives when it is let through again, as it
+//! does after a break in a network.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Pairs of slots, from and to, between which nothing passes.
+pub(crate) type Cuts = watch::Sender<BTreeSet<(u8, u8)>>;
+
+/// The proxy in front of one node.
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    target: Arc<Mutex<Option<SocketAddr>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    pub(crate) async fn start(slot: u8, cuts: &Cuts) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let target = Arc::new(Mutex::new(None));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(listener, slot, Arc::clone(&target), cuts.subscribe()));
+        Self {
+            address,
+            target,
+            _tasks: tasks,
+        }
+    }
+
+    /// Where the node is now.
+    pub(crate) fn lead_to(&self, address: Option<SocketAddr>) {
+        *self.target.lock().unwrap() = address;
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    slot: u8,
+    target: Arc<Mutex<Option<SocketAddr>>>,
+    cuts: watch::Receiver<BTreeSet<(u8, u8)>>,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (caller, _) = listener.accept().await.unwrap();
+        let Some(address) = *target.lock().unwrap() else {
+            continue;
+        };
+        connections.spawn(connect(caller, address, slot, cuts.clone()));
+    }
+}
+
+/// The caller says who it is after the node has said hello.
+async fn connect(
+    mut caller: TcpStream,
+    address: SocketAddr,
+    slot: u8,
+    cuts: watch::Receiver<BTreeSet<(u8, u8)>>,
+) {
+    let Ok(mut node) = TcpStream::connect(address).await else {
+        return;
+    };
+    let _ = (caller.set_nodelay(true), node.set_nodelay(true));
+    let mut hello = [0; 37];
+    let mut answer = [0; 4];
+    let opening = async {
+        node.read_exact(&mut hello).await?;
+        caller.write_all(&hello).await?;
+        caller.read_exact(&mut answer).await?;
+        std::io::Result::Ok(())
+    };
+    if opening.await.is_err() {
+        return;
+    }
+    let from = answer[3];
+    let (caller_read, caller_write) = caller.into_split();
+    let (node_read, mut node_write) = node.into_split();
+    if !is_open(&mut cuts.clone(), (from, slot)).await
+        || node_write.write_all(&answer).await.is_err()
+    {
+        return;
+    }
+    tokio::select! {
+        () = pass(caller_read, node_write, (from, slot), cuts.clone()) => {}
+        () = pass(node_read, caller_write, (slot, from), cuts) => {}
+    }
+}
+
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    pair: (u8, u8),
+    mut cuts: watch::Receiver<BTreeSet<(u8, u8)>>,
+) {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let Ok(count @ 1..) = from.read(&mut buffer).await else {
+            return;
+        };
+        if !is_open(&mut cuts, pair).await || to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn is_open(cuts: &mut watch::Receiver<BTreeSet<(u8, u8)>>, pair: (u8, u8)) -> bool {
+    cuts.wait_for(|cuts| !cuts.contains(&pair)).await.is_ok()
+}
