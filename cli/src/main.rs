@@ -4,6 +4,7 @@
 //! returns an error for the user. Nothing here decides anything about locks or fences.
 
 mod bench;
+mod cluster;
 mod config;
 mod data;
 mod database;
@@ -41,6 +42,7 @@ struct Arguments {
 enum Command {
     Serve(serve::Options),
     Config(config::Options),
+    Cluster(cluster::Options),
     Restore(data::RestoreOptions),
     #[cfg(unix)]
     Lock(Box<lock::Options>),
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(options) => serve::run(options).map_err(Into::into),
         Command::Config(options) => config::run(options).map_err(Into::into),
+        Command::Cluster(options) => cluster::run(options).map_err(Into::into),
         Command::Restore(options) => data::run_restore(options).map_err(Into::into),
         #[cfg(unix)]
         Command::Lock(options) => match lock::run(&options) {

@@ -8,6 +8,7 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use clap::Args;
+use highwater_server::cluster::LOG_FILTER;
 use highwater_server::config::{Config, Effective, LogFormat, Prepared, Watch};
 use highwater_server::{Server, StartError};
 use tokio::time::{Instant, sleep_until};
@@ -57,7 +58,7 @@ fn start_log(config: &Config) {
         Some(level) => EnvFilter::try_new(level).ok(),
         None => EnvFilter::try_from_default_env().ok(),
     };
-    let filter = filter.unwrap_or_else(|| EnvFilter::new("info"));
+    let filter = filter.unwrap_or_else(|| EnvFilter::new(LOG_FILTER));
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -141,6 +142,9 @@ fn announce(server: &Server) {
         server.local_addr(),
         server.domain()
     );
+    if let Some(address) = server.peer_addr() {
+        lines.push_str(&format!("highwater peers listen on {address}\n"));
+    }
     if let Some(address) = server.admin_addr() {
         lines.push_str(&format!("highwater admin listens on {address}\n"));
     }
@@ -158,7 +162,7 @@ fn announce(server: &Server) {
 pub(crate) enum ServeError {
     #[error(transparent)]
     Configure(#[from] ConfigureError),
-    #[error("the server has ended because an invariant of its own did not hold; see the log")]
+    #[error("the server has ended by itself; see the log")]
     Failed,
     #[error("the server did not start")]
     Start(#[from] StartError),

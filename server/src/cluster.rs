@@ -8,6 +8,10 @@
 //! Which engine that is, and why, stands in `docs/adr/0010-consensus.md`. No file outside of this
 //! directory names it.
 
+/// The level of log lines if nobody says another one: the consensus engine has much to say that only
+/// its makers understand.
+pub const LOG_FILTER: &str = "info,openraft=warn";
+
 mod batch;
 mod bytes;
 mod codec;

@@ -64,4 +64,6 @@ pub use server::Server;
 pub use storage::{
     AfterRestart, RestoreError, Restored, StorageCounts, StorageError, restore_as_new_domain,
 };
+#[cfg(feature = "cluster")]
+pub use tls::tls_client_from_pem_file;
 pub use tls::{TlsError, tls_from_pem_files};

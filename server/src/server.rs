@@ -244,7 +244,8 @@ mod tests {
         let server = Server::builder().in_memory().listen(listen).no_auth();
         let server = server.start().await.unwrap();
         let shared = Arc::clone(&server.shared);
-        let broken = std::thread::spawn(move || shared.desk.single().unwrap().break_for_test()).join();
+        let broken =
+            std::thread::spawn(move || shared.desk.single().unwrap().break_for_test()).join();
         assert!(broken.is_err());
 
         let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();

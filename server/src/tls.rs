@@ -38,6 +38,33 @@ pub fn tls_from_pem_files(
     Ok(Arc::new(config))
 }
 
+/// How to know a server by the authorities in a PEM file, for a node that calls the other nodes of
+/// its cluster, and for operators.
+///
+/// # Errors
+/// The file is missing or holds no usable certificate.
+#[cfg(feature = "cluster")]
+pub fn tls_client_from_pem_file(
+    authorities: impl AsRef<Path>,
+) -> Result<Arc<rustls::ClientConfig>, TlsError> {
+    let path = authorities.as_ref();
+    let mut roots = rustls::RootCertStore::empty();
+    let certificates = CertificateDer::pem_file_iter(path);
+    for certificate in certificates.map_err(|source| TlsError::unreadable(path, source))? {
+        roots.add(certificate.map_err(|source| TlsError::unreadable(path, source))?)?;
+    }
+    if roots.is_empty() {
+        let path = path.to_owned();
+        return Err(TlsError::NoCertificate { path });
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
 /// Why two files are not a TLS identity.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -88,7 +88,10 @@ pub(super) fn weight(operation: &Operation) -> usize {
         Operation::AcquireSlot { name, .. } => std::slice::from_ref(name),
         _ => &[],
     };
-    40 + keys.iter().map(|key| 1 + key.as_bytes().len()).sum::<usize>()
+    40 + keys
+        .iter()
+        .map(|key| 1 + key.as_bytes().len())
+        .sum::<usize>()
 }
 
 fn encode(operation: &Operation, bytes: &mut Vec<u8>) {

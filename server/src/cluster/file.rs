@@ -123,7 +123,9 @@ impl ClusterFile {
         })?;
         let mut builder = DirBuilder::new();
         builder.recursive(true);
-        builder.create(folder).map_err(|source| unreadable(folder, source))?;
+        builder
+            .create(folder)
+            .map_err(|source| unreadable(folder, source))?;
         for path in [&paths.peer_secret, &paths.client_token] {
             let secret: [u8; 32] = system::random().map_err(random)?;
             write_new(path, &hex(&secret))?;
@@ -241,7 +243,9 @@ fn check(nodes: &[FileNode]) -> Result<(), String> {
         }
         let NodeAddresses { clients, peers } = &node.addresses;
         for address in [clients, peers] {
-            let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+            let port = address
+                .rsplit_once(':')
+                .map(|(_, port)| port.parse::<u16>());
             if !matches!(port, Some(Ok(1..))) {
                 return Err(format!("{address:?} of slot {slot} is not HOST:PORT"));
             }
@@ -265,7 +269,9 @@ fn number_of(table: &DeTable<'_>, name: &str) -> Result<u64, String> {
     match table.get(name).map(|value| value.get_ref()) {
         Some(DeValue::Integer(number)) if number.radix() == 10 => {
             let digits = number.as_str().replace('_', "");
-            digits.parse().map_err(|_| format!("{name} is out of range"))
+            digits
+                .parse()
+                .map_err(|_| format!("{name} is out of range"))
         }
         Some(_) => Err(format!("{name} is not a number")),
         None => Err(format!("there is no {name}")),

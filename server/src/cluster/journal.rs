@@ -422,6 +422,9 @@ mod tests {
             for filler in [None, Some(0), Some(0xff)] {
                 let mut torn = bytes[..length].to_vec();
                 torn.resize(filler.map_or(length, |_| bytes.len()), filler.unwrap_or(0));
+                if torn == bytes {
+                    continue;
+                }
                 fs::write(folder.path().join(NAME), &torn).unwrap();
                 let (mut journal, contents) = open(&folder).unwrap();
                 assert_eq!(indexes(&contents), [0, 1], "{length} {filler:?}");

@@ -112,7 +112,9 @@ fn store(journal: &mut Journal, batch: &[Job]) -> io::Result<()> {
         Some((at, contents)) if journal.is_wasteful() => {
             journal.rewrite(contents)?;
             let mut later = Records::default();
-            batch[at + 1..].iter().for_each(|job| later.and(&job.records));
+            batch[at + 1..]
+                .iter()
+                .for_each(|job| later.and(&job.records));
             journal.store(&later)
         }
         _ => journal.store(&records),

@@ -4,19 +4,17 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use openraft::errors::{
-    NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable,
-};
+use openraft::OptionalSend;
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{SnapshotResponse, TransferLeaderResponse};
-use openraft::OptionalSend;
 
 use super::bytes::{Malformed, Put as _, Reader};
 use super::codec::{self, Append, AppendReply, Ballot, BallotReply, Transfer};
+use super::peer::Trust;
 use super::peer::frame::{APPEND, PRE_VOTE, SNAPSHOT, TRANSFER, VOTE};
 use super::peer::handshake::Caller;
 use super::peer::link::{Link, LinkError};
-use super::peer::Trust;
 use super::types::{Address, Member, Snapshot, SnapshotBytes, Types, Vote};
 
 /// Makes the links of this node.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use highwater_protocol::handshake::Slot;
-use openraft::{Instant as _, ServerState};
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
+use openraft::{Instant as _, ServerState};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::desk::{Desk, Fate, Role};
@@ -96,7 +96,11 @@ impl Node {
             };
             let (term, number) = (batch.epoch.get(), batch.number);
             let (responder, outcome) = ProgressResponder::complete_only();
-            let written = self.raft.write(batch).with_leader(term).responder(responder);
+            let written = self
+                .raft
+                .write(batch)
+                .with_leader(term)
+                .responder(responder);
             let sent = written.await.is_ok();
             under_way.push(async move {
                 let outcome = match (sent, outcome.await) {
@@ -216,7 +220,8 @@ impl Node {
                 sleep(SHORT).await;
             }
         });
-        done.await.map_err(|_| "no other node has taken over in time".into())
+        done.await
+            .map_err(|_| "no other node has taken over in time".into())
     }
 
     /// Ends this node's part in an orderly way: another one leads, whoever waits here is told.
@@ -301,7 +306,11 @@ pub(super) const BEGUN: &str = "begun";
 pub(super) fn mark(marker: &Path, folder: &Path) -> std::io::Result<()> {
     for path in [&folder.join(BEGUN), marker] {
         let mut options = std::fs::File::options();
-        let file = options.write(true).create(true).truncate(false).open(path)?;
+        let file = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
         file.sync_all()?;
         sync_folder(match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -62,7 +62,10 @@ impl Snapshots {
         let newest = self.newest.lock();
         let mut newest = newest.unwrap_or_else(PoisonError::into_inner);
         let last = |snapshot: &Snapshot| snapshot.meta.last_log_id;
-        if newest.as_ref().is_some_and(|newest| last(newest) > last(&snapshot)) {
+        if newest
+            .as_ref()
+            .is_some_and(|newest| last(newest) > last(&snapshot))
+        {
             return Ok(());
         }
         let mut file = File::create(self.folder.join(NEW_NAME))?;

@@ -77,7 +77,9 @@ pub(crate) async fn start(
     let member = Member::first(entry.slot);
     let address = entry.addresses.peers.clone();
     let listen_error = |source| ClusterError::Listen {
-        address: seat.peer_listen.map_or(address.clone(), |own| own.to_string()),
+        address: seat
+            .peer_listen
+            .map_or(address.clone(), |own| own.to_string()),
         source,
     };
     let listener = match seat.peer_listen {
@@ -145,7 +147,9 @@ fn config() -> Result<Config, ClusterError> {
         backoff: "100ms".to_owned(),
         ..Config::default()
     };
-    config.validate().map_err(|error| ClusterError::Engine(error.to_string()))
+    config
+        .validate()
+        .map_err(|error| ClusterError::Engine(error.to_string()))
 }
 
 struct Files {
@@ -189,7 +193,9 @@ fn open(file: &ClusterFile, member: Member, folder: &Path) -> Result<Files, Clus
 
 /// Everything that the log has left out must be in the snapshot.
 fn check_gap(contents: &Contents, snapshots: &Snapshots) -> Result<(), ClusterError> {
-    let last = snapshots.newest().and_then(|newest| newest.meta.last_log_id);
+    let last = snapshots
+        .newest()
+        .and_then(|newest| newest.meta.last_log_id);
     match contents.purged > last {
         true => Err(ClusterError::Gap),
         false => Ok(()),
@@ -197,7 +203,14 @@ fn check_gap(contents: &Contents, snapshots: &Snapshots) -> Result<(), ClusterEr
 }
 
 fn check_names(folder: &Path) -> Result<(), ClusterError> {
-    let ours = ["begun", "lock", "log", "log.new", "snapshot", "snapshot.new"];
+    let ours = [
+        "begun",
+        "lock",
+        "log",
+        "log.new",
+        "snapshot",
+        "snapshot.new",
+    ];
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
         if !ours.iter().any(|known| name == *known) {
@@ -307,7 +320,10 @@ pub enum ClusterError {
 
 impl ClusterError {
     fn journal(error: JournalError) -> Self {
-        Self::Storage("the log in the data directory cannot be used".to_owned(), error.into())
+        Self::Storage(
+            "the log in the data directory cannot be used".to_owned(),
+            error.into(),
+        )
     }
 
     fn snapshot(error: SnapshotError) -> Self {

@@ -16,6 +16,10 @@ use super::error::{Complaints, ConfigErrors, Origin};
 use super::sources::Effective;
 use crate::admin::{Admin, AdminToken};
 use crate::builder::{Builder, StartError};
+#[cfg(feature = "cluster")]
+use crate::cluster::ClusterFile;
+#[cfg(feature = "cluster")]
+use crate::tls::tls_client_from_pem_file;
 use crate::tls::tls_from_pem_files;
 
 /// A variable of the environment that holds a secret.
@@ -180,9 +184,16 @@ impl Effective {
     pub(super) fn build(&self, credentials: &Credentials, complaints: &mut Complaints) -> Builder {
         let config = self.config();
         let mut builder = Builder::new().limits(config.limits.clone());
-        match resolve(&config.listen) {
-            Ok(listen) => builder = builder.listen(listen),
-            Err(wrong) => complaints.add("listen", &self.origin("listen"), wrong),
+        #[cfg(feature = "cluster")]
+        if let (Some(path), Some(slot)) = (&config.cluster, config.cluster_slot) {
+            builder = self.take_seat(builder, path, slot, complaints);
+        }
+        // A node listens where the cluster file says, if nothing else is said here.
+        if config.cluster.is_none() || self.origin("listen") != Origin::default() {
+            match resolve(&config.listen) {
+                Ok(listen) => builder = builder.listen(listen),
+                Err(wrong) => complaints.add("listen", &self.origin("listen"), wrong),
+            }
         }
         builder = builder.token_block(config.token_block);
         builder = builder.after_restart(config.after_restart);
@@ -209,6 +220,51 @@ impl Effective {
             None => {}
         }
         self.check_addresses(&builder, complaints);
+        builder
+    }
+
+    #[cfg(feature = "cluster")]
+    fn take_seat(
+        &self,
+        builder: Builder,
+        path: &Path,
+        slot: u8,
+        complaints: &mut Complaints,
+    ) -> Builder {
+        let file = match ClusterFile::read(path) {
+            Ok(file) => file,
+            Err(error) => {
+                complaints.add("cluster", &self.origin("cluster"), with_causes(&error));
+                return builder;
+            }
+        };
+        let mut nodes = file.nodes();
+        let Some((_, own)) = nodes.find(|(own, _)| *own == slot) else {
+            let message = format!("slot {slot} is not in {}", path.display());
+            complaints.add("cluster-slot", &self.origin("cluster-slot"), message);
+            return builder;
+        };
+        let (clients, peers) = (own.clients.clone(), own.peers.clone());
+        drop(nodes);
+        let mut builder = builder.cluster(file, slot);
+        match resolve(&clients) {
+            Ok(listen) => builder = builder.listen(listen),
+            Err(wrong) => complaints.add("cluster", &self.origin("cluster"), wrong),
+        }
+        let peers = self.config().peer_listen.as_ref().unwrap_or(&peers);
+        match resolve(peers) {
+            Ok(listen) => builder = builder.peer_listen(listen),
+            Err(wrong) => complaints.add("peer-listen", &self.origin("peer-listen"), wrong),
+        }
+        if let Some(path) = &self.config().peer_tls_ca {
+            match tls_client_from_pem_file(path) {
+                Ok(tls) => builder = builder.peer_tls(tls),
+                Err(error) => {
+                    let origin = self.origin("peer-tls-ca");
+                    complaints.add("peer-tls-ca", &origin, with_causes(&error));
+                }
+            }
+        }
         builder
     }
 

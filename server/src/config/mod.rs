@@ -70,6 +70,14 @@ pub struct Config {
     pub token_block: NonZeroU32,
     /// `first-token`: start the tokens at this number at least.
     pub first_token: Option<FencingToken>,
+    /// `cluster`: the cluster file, of which this server is a node.
+    pub cluster: Option<PathBuf>,
+    /// `cluster-slot`: which of its nodes.
+    pub cluster_slot: Option<u8>,
+    /// `peer-listen`: the address for the other nodes, host and port, if it is not that of the file.
+    pub peer_listen: Option<String>,
+    /// `peer-tls-ca`: who has signed the certificates of the other nodes.
+    pub peer_tls_ca: Option<PathBuf>,
     /// `client-token-file`: files with the client tokens, each of which is valid.
     pub client_token_files: Vec<PathBuf>,
     /// `no-auth`: let everybody in.
@@ -118,6 +126,10 @@ impl Default for Config {
             after_restart: AfterRestart::default(),
             token_block: NonZeroU32::new(DEFAULT_BLOCK).expect("it is not zero"),
             first_token: None,
+            cluster: None,
+            cluster_slot: None,
+            peer_listen: None,
+            peer_tls_ca: None,
             client_token_files: Vec::new(),
             no_auth: false,
             tls_cert: None,

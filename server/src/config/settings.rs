@@ -139,6 +139,7 @@ mod tests {
             let value = match (setting.show(&config), setting.kind) {
                 (Some(shown), _) => shown,
                 (None, ValueKind::Text("ADDR")) => "localhost:7".to_owned(),
+                (None, ValueKind::Text("SLOT")) => "4".to_owned(),
                 (None, _) => "7".to_owned(),
             };
             (setting.set)(&mut config, std::slice::from_ref(&value)).unwrap();
@@ -155,6 +156,7 @@ mod tests {
                 ValueKind::Number => "70007",
                 ValueKind::Text("TIME") => "1234567us",
                 ValueKind::Text("ADDR") => "localhost:7",
+                ValueKind::Text("SLOT") => "4",
                 ValueKind::Text("FORMAT") => "json",
                 ValueKind::Text("WHAT") => "trust-fencing",
                 _ => "7",

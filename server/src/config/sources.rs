@@ -250,6 +250,7 @@ impl Reader {
             ));
         }
         let default = Config::default();
+        wrong.extend(in_cluster(config, &default));
         for name in ["data-dir", "after-restart", "token-block"] {
             let value = |config| settings::find(name).and_then(|setting| setting.show(config));
             if config.in_memory && value(config) != value(&default) {
@@ -304,6 +305,75 @@ impl Reader {
         }
     }
 }
+
+/// What the options of a cluster need, and what a node of one cannot have.
+fn in_cluster(config: &Config, default: &Config) -> Vec<(&'static str, &'static str)> {
+    let mut wrong = Vec::new();
+    if config.cluster.is_none() {
+        let given = [
+            ("cluster-slot", config.cluster_slot.is_some()),
+            ("peer-listen", config.peer_listen.is_some()),
+            ("peer-tls-ca", config.peer_tls_ca.is_some()),
+        ];
+        let given = given.into_iter().filter(|(_, given)| *given);
+        wrong.extend(given.map(|(name, _)| (name, "it needs cluster, the cluster file")));
+        return wrong;
+    }
+    if !cfg!(feature = "cluster") {
+        wrong.push(("cluster", "this program was built without clusters"));
+    }
+    if config.cluster_slot.is_none() {
+        wrong.push((
+            "cluster",
+            "it needs cluster-slot: which of its nodes is this?",
+        ));
+    }
+    if config.in_memory {
+        wrong.push(("in-memory", "a node of a cluster needs a data directory"));
+    }
+    if config.admin.is_some() {
+        wrong.push((
+            "admin",
+            "a node of a cluster has no listener for operators yet: use `highwater cluster status`",
+        ));
+    }
+    if config.tls_cert.is_some() && config.peer_tls_ca.is_none() {
+        wrong.push(("tls-cert", "on a node of a cluster it needs peer-tls-ca"));
+    }
+    if config.tls_cert.is_none() && config.peer_tls_ca.is_some() {
+        wrong.push(("peer-tls-ca", "it needs tls-cert"));
+    }
+    for name in OF_THE_CLUSTER {
+        let value = |config| settings::find(name).and_then(|setting| setting.show(config));
+        if value(config) != value(default) {
+            wrong.push((
+                name,
+                "it is the same on all nodes of a cluster and cannot be changed",
+            ));
+        }
+    }
+    for name in ["after-restart", "token-block", "drain-limit"] {
+        let value = |config| settings::find(name).and_then(|setting| setting.show(config));
+        if value(config) != value(default) {
+            wrong.push((name, "it means nothing on a node of a cluster"));
+        }
+    }
+    wrong
+}
+
+/// Options that decide what a command does, of which all nodes must think the same.
+const OF_THE_CLUSTER: &[&str] = &[
+    "first-token",
+    "max-keys",
+    "max-waiters",
+    "max-waiters-per-key",
+    "max-waiters-per-connection",
+    "max-slots",
+    "max-lease",
+    "max-wait",
+    "max-minimum-hold",
+    "expiries-per-step",
+];
 
 /// Variables that mean something to another part of the command.
 const OF_OTHER_PARTS: &[&str] = &[

@@ -190,6 +190,38 @@ pub(super) static SETTINGS: &[Setting] = &[
         |config, values| put(&mut config.first_token, token(one(values))),
         |config| config.first_token.and_then(shown)
     ),
+    file_or_folder!(
+        "cluster",
+        "FILE",
+        "The cluster file that `highwater cluster new` has made: this server is then one of its nodes, keeps its part of the log in the data directory, and listens where the file says, unless listen says something else.",
+        cluster
+    ),
+    row!(
+        "cluster-slot",
+        ValueKind::Text("SLOT"),
+        "Which of the nodes in the cluster file this is, from 0 up.",
+        |config, values| put(
+            &mut config.cluster_slot,
+            value::number(one(values), 0..=4).map(Some)
+        ),
+        |config| config.cluster_slot.and_then(shown)
+    ),
+    row!(
+        "peer-listen",
+        ValueKind::Text("ADDR"),
+        "The address for the other nodes of the cluster, if it is not the one that the cluster file tells them.",
+        |config, values| put(
+            &mut config.peer_listen,
+            value::address(one(values)).map(Some)
+        ),
+        |config| config.peer_listen.as_ref().and_then(shown)
+    ),
+    file_or_folder!(
+        "peer-tls-ca",
+        "FILE",
+        "The authorities, in PEM, that have signed the certificates of the other nodes. Needed with TLS.",
+        peer_tls_ca
+    ),
     files!(
         "client-token-file",
         "A file that holds a client token, 16 to 1024 bytes. Of several, each is valid.",

@@ -13,7 +13,10 @@ async fn a_cluster_begins_once_and_only_when_all_nodes_are_there() {
 
     nodes.kill(2);
     let missing = cluster::init(&nodes.file, 0, None).await.unwrap_err();
-    assert!(matches!(missing, OperatorError::Refused { .. }), "{missing}");
+    assert!(
+        matches!(missing, OperatorError::Refused { .. }),
+        "{missing}"
+    );
     nodes.start(2).await;
     cluster::init(&nodes.file, 0, None).await.unwrap();
     nodes.leader().await;
@@ -42,7 +45,10 @@ async fn a_node_that_lost_its_memory_is_refused() {
     let log = folder.join("log");
     std::fs::rename(&log, folder.with_extension("log")).unwrap();
     let error = nodes.builder(1).start().await.unwrap_err();
-    assert!(matches!(error, StartError::Cluster(ClusterError::Gap)), "{error:?}");
+    assert!(
+        matches!(error, StartError::Cluster(ClusterError::Gap)),
+        "{error:?}"
+    );
     std::fs::rename(folder.with_extension("log"), &log).unwrap();
     nodes.start(1).await;
     nodes.leader().await;
@@ -65,13 +71,20 @@ async fn what_cannot_be_safe_does_not_start() {
     assert!(matches!(same, ClusterError::SameSecret), "{same:?}");
     let memory = refused(nodes.builder(0).in_memory()).await;
     assert!(matches!(memory, ClusterError::InMemory), "{memory:?}");
-    let seven = nodes.builder(0).cluster(nodes.file.clone(), 3);
+    let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let seven = nodes.builder(0).cluster(nodes.file.clone(), 3).listen(any);
     let seven = refused(seven).await;
-    assert!(matches!(seven, ClusterError::NoSuchSlot { slot: 3 }), "{seven:?}");
+    assert!(
+        matches!(seven, ClusterError::NoSuchSlot { slot: 3 }),
+        "{seven:?}"
+    );
     let other = tempfile::tempdir().unwrap();
     std::fs::write(other.path().join("precious"), "data").unwrap();
     let foreign = refused(nodes.builder(0).data_dir(other.path())).await;
-    assert!(matches!(foreign, ClusterError::Foreign { .. }), "{foreign:?}");
+    assert!(
+        matches!(foreign, ClusterError::Foreign { .. }),
+        "{foreign:?}"
+    );
     let used = refused(nodes.builder(0).data_dir(nodes.data_dir(1))).await;
     assert!(matches!(used, ClusterError::InUse { .. }), "{used:?}");
     let mut limits = highwater_server::Limits::default();

@@ -83,7 +83,10 @@ impl Client {
 
     async fn answer_unbounded(&mut self, id: RequestNumber) -> Reply {
         loop {
-            let found = self.early.iter().position(|reply| number(reply) == Some(id));
+            let found = self
+                .early
+                .iter()
+                .position(|reply| number(reply) == Some(id));
             if let Some(place) = found {
                 return self.early.remove(place);
             }

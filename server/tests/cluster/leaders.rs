@@ -55,7 +55,11 @@ async fn a_leader_that_retires_hands_over_and_says_so() {
     .await;
     nodes.stop(first).await;
     let moved = waiter.answer(id).await;
-    let Reply::Moved { leader: Some(leader), .. } = moved else {
+    let Reply::Moved {
+        leader: Some(leader),
+        ..
+    } = moved
+    else {
         panic!("{moved:?}");
     };
     let second = next_leader(&nodes).await;
@@ -70,7 +74,9 @@ async fn a_leader_steps_down_when_it_is_asked_to() {
     let nodes = Nodes::begun(3).await;
     let first = nodes.leader().await;
     let mut client = nodes.client(first).await;
-    highwater_server::cluster::step_down(&nodes.file, first, None).await.unwrap();
+    highwater_server::cluster::step_down(&nodes.file, first, None)
+        .await
+        .unwrap();
     let second = nodes.leader().await;
     assert_ne!(first, second);
     client.hint(|hint| hint == Some(second)).await;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use highwater_protocol::{Reply, Shape};
 use highwater_protocol::handshake::Slot;
+use highwater_protocol::{Reply, Shape};
 
 use crate::nodes::{Nodes, eventually};
 
@@ -61,7 +61,10 @@ async fn who_queues_is_served_in_order_and_a_lease_ends_by_itself() {
     }
     let mut client = nodes.client(leader).await;
     let waited = client.acquire("k", 1, 1).await;
-    assert!(matches!(waited, Reply::TimedOut { .. } | Reply::Granted { .. }));
+    assert!(matches!(
+        waited,
+        Reply::TimedOut { .. } | Reply::Granted { .. }
+    ));
 }
 
 /// A cycle is one entry for the acquire and one for the release, whoever waits.
@@ -73,7 +76,14 @@ async fn a_contended_cycle_takes_two_entries_at_most() {
     for _ in 0..4 {
         clients.push(nodes.client(leader).await);
     }
-    let entries = || nodes.server(leader).cluster_status().unwrap().last_entry.unwrap();
+    let entries = || {
+        nodes
+            .server(leader)
+            .cluster_status()
+            .unwrap()
+            .last_entry
+            .unwrap()
+    };
     let before = entries();
     const ROUNDS: u64 = 25;
     let mut tasks = tokio::task::JoinSet::new();
@@ -87,7 +97,11 @@ async fn a_contended_cycle_takes_two_entries_at_most() {
     }
     tasks.join_all().await;
     let used = entries() - before;
-    assert!(used <= 2 * 4 * ROUNDS, "{used} entries for {} cycles", 4 * ROUNDS);
+    assert!(
+        used <= 2 * 4 * ROUNDS,
+        "{used} entries for {} cycles",
+        4 * ROUNDS
+    );
 }
 
 #[tokio::test]

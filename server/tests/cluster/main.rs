@@ -1,6 +1,11 @@
 //! Clusters of real nodes in one process, over sockets of the loopback; what they say to each other
 //! goes through a proxy that can hold it back.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test a panic is the failure report"
+)]
+
 mod begin;
 mod client;
 mod leaders;
@@ -8,4 +13,5 @@ mod locks;
 mod nodes;
 mod partitions;
 mod proxy;
+mod published;
 mod restarts;

@@ -25,6 +25,8 @@ pub(crate) struct Nodes {
     proxies: Vec<Proxy>,
     cuts: Cuts,
     servers: Vec<Option<Server>>,
+    /// Where clients find the nodes, also after a restart.
+    pub(crate) addresses: Vec<SocketAddr>,
 }
 
 impl Nodes {
@@ -32,7 +34,7 @@ impl Nodes {
     pub(crate) async fn fresh(count: u8) -> Self {
         let _ = tracing_subscriber::fmt()
             .with_test_writer()
-            .with_max_level(tracing::Level::INFO)
+            .with_max_level(tracing::Level::WARN)
             .try_init();
         let folder = tempfile::tempdir().unwrap();
         let cuts = Cuts::new(BTreeSet::new());
@@ -55,6 +57,7 @@ impl Nodes {
             proxies,
             cuts,
             servers: (0..count).map(|_| None).collect(),
+            addresses: vec![SocketAddr::from(([127, 0, 0, 1], 0)); count.into()],
         };
         for slot in 0..count {
             nodes.start(slot).await;
@@ -78,7 +81,7 @@ impl Nodes {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         Server::builder()
             .cluster(self.file.clone(), slot)
-            .listen(any)
+            .listen(self.addresses[usize::from(slot)])
             .peer_listen(any)
             .data_dir(self.data_dir(slot))
             .client_token(Secret::new(TOKEN).unwrap())
@@ -90,15 +93,17 @@ impl Nodes {
         let server = loop {
             match self.builder(slot).start().await {
                 Ok(server) => break server,
-                Err(StartError::Cluster(cluster::ClusterError::InUse { .. }))
-                    if start.elapsed() < LIMIT =>
-                {
+                Err(
+                    StartError::Cluster(cluster::ClusterError::InUse { .. })
+                    | StartError::Listen { .. },
+                ) if start.elapsed() < LIMIT => {
                     sleep(Duration::from_millis(10)).await;
                 }
                 Err(error) => panic!("slot {slot}: {error:?}"),
             }
         };
         self.proxies[usize::from(slot)].lead_to(server.peer_addr());
+        self.addresses[usize::from(slot)] = server.local_addr();
         self.servers[usize::from(slot)] = Some(server);
     }
 
@@ -139,7 +144,9 @@ impl Nodes {
             let statuses: Vec<_> = statuses.map(Option::unwrap).collect();
             let leader = statuses[0].leader?;
             let agreed = statuses.iter().all(|status| status.leader == Some(leader));
-            let leads = statuses.iter().any(|status| status.role == NodeRole::Leader);
+            let leads = statuses
+                .iter()
+                .any(|status| status.role == NodeRole::Leader);
             (agreed && leads).then_some(leader)
         })
         .await

@@ -26,14 +26,24 @@ async fn a_leader_without_a_majority_knows_nothing_and_says_so() {
         // What was not proposed in time may say so; what was never says that it moved.
         let honest = matches!(
             reply,
-            Reply::Indeterminate { .. } | Reply::Error { code: ErrorCode::NoLeader, .. }
+            Reply::Indeterminate { .. }
+                | Reply::Error {
+                    code: ErrorCode::NoLeader,
+                    ..
+                }
         );
         assert!(honest, "{reply:?}");
     }
     assert!(begun.elapsed() < IN_TIME, "{:?}", begun.elapsed());
     client.hint(|hint| hint.is_none()).await;
     let refused = client.acquire("free", 5, 100).await;
-    let refused = matches!(refused, Reply::Error { code: ErrorCode::NoLeader, .. });
+    let refused = matches!(
+        refused,
+        Reply::Error {
+            code: ErrorCode::NoLeader,
+            ..
+        }
+    );
     assert!(refused);
 
     let others: Vec<u8> = nodes.slots().filter(|slot| *slot != old).collect();

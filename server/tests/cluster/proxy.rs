@@ -28,7 +28,12 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let target = Arc::new(Mutex::new(None));
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, slot, Arc::clone(&target), cuts.subscribe()));
+        tasks.spawn(accept(
+            listener,
+            slot,
+            Arc::clone(&target),
+            cuts.subscribe(),
+        ));
         Self {
             address,
             target,

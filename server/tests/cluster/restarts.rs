@@ -15,7 +15,10 @@ async fn a_restart_of_all_nodes_keeps_locks_and_tokens() {
         for (key, token) in &held {
             let key: &String = key;
             let taken = client.acquire(key, 0, 100).await;
-            assert!(matches!(taken, Reply::TimedOut { .. }), "{key} {token}: {taken:?}");
+            assert!(
+                matches!(taken, Reply::TimedOut { .. }),
+                "{key} {token}: {taken:?}"
+            );
         }
         for number in 0..20 {
             let key = format!("{round}/{number}");

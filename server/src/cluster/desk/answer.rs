@@ -115,13 +115,7 @@ impl State {
         }
     }
 
-    fn answer(
-        &mut self,
-        now: Timestamp,
-        connection: ConnectionId,
-        asked: Asked,
-        outcome: Outcome,
-    ) {
+    fn answer(&mut self, now: Timestamp, connection: ConnectionId, asked: Asked, outcome: Outcome) {
         self.tally.decided(asked.kind, &outcome);
         let reply = match translate::reply(asked, &outcome, self.machine.now()) {
             // The answer comes later. If its connection has gone, it leaves the queue after this.

@@ -8,9 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use highwater_lock::{
-    ConnectionId, Epoch, FencingToken, Key, Operation, Timestamp, WaiterId,
-};
+use highwater_lock::{ConnectionId, Epoch, FencingToken, Key, Operation, Timestamp, WaiterId};
 use highwater_protocol::{Reply, RequestNumber};
 
 use super::{Away, Role, State, continued};
@@ -363,7 +361,11 @@ impl State {
 
     fn give_up_proposed(&mut self, now: Timestamp) {
         let mut late = Vec::new();
-        for proposed in self.reign.iter_mut().flat_map(|reign| reign.proposed.values_mut()) {
+        for proposed in self
+            .reign
+            .iter_mut()
+            .flat_map(|reign| reign.proposed.values_mut())
+        {
             if now.saturating_since(proposed.at) < PATIENCE {
                 continue;
             }

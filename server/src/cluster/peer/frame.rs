@@ -177,7 +177,9 @@ pub(in crate::cluster) async fn read(
             _ => Err(FrameError::Io(io::ErrorKind::UnexpectedEof.into())),
         }
     };
-    let bytes = timeout(FRAME_TIME, rest).await.map_err(|_| FrameError::TooSlow)??;
+    let bytes = timeout(FRAME_TIME, rest)
+        .await
+        .map_err(|_| FrameError::TooSlow)??;
     decode(&bytes, ends).map(Some)
 }
 

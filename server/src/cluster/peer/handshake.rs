@@ -278,10 +278,19 @@ mod tests {
         assert_eq!(run(operator, any, DOMAIN, ours), (Ok(operator), Ok(())));
         let other = Domain::from_bytes([2; 32]);
         for (outcome, refused) in [
-            (run(caller, callee, DOMAIN, "a peer secret, not ours"), Refused::Secret),
+            (
+                run(caller, callee, DOMAIN, "a peer secret, not ours"),
+                Refused::Secret,
+            ),
             (run(caller, callee, other, ours), Refused::Domain),
-            (run(caller, member(1, 3).into(), DOMAIN, ours), Refused::Node),
-            (run(caller, member(2, 4).into(), DOMAIN, ours), Refused::Node),
+            (
+                run(caller, member(1, 3).into(), DOMAIN, ours),
+                Refused::Node,
+            ),
+            (
+                run(caller, member(2, 4).into(), DOMAIN, ours),
+                Refused::Node,
+            ),
             (run(caller, any, DOMAIN, ours), Refused::Node),
         ] {
             assert_eq!(outcome, (Err(refused), Err(refused)));

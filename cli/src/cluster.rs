@@ -1,0 +1,252 @@
+//! `highwater cluster`: makes a cluster, begins it, and looks after it.
+//!
+//! The node that is asked is reached on its listener for peers, with the peer secret beside the
+//! cluster file.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use highwater_server::cluster::{
+    self, ClusterFile, ClusterFileError, NodeAddresses, NodeRole, NodeStatus, OperatorError,
+};
+use highwater_server::{TlsError, tls_client_from_pem_file};
+use rustls::ClientConfig;
+
+/// Make a cluster of three or five nodes, begin it, and look after it.
+///
+/// The nodes agree on every grant, release and expiry before it is answered; locks and tokens
+/// survive as long as a majority of the data directories does.
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    New(New),
+    Init(Init),
+    Status(Status),
+    StepDown(StepDown),
+}
+
+/// Write the files of a new cluster: its identity, the addresses of its nodes, a secret for them
+/// and a token for clients.
+///
+/// Copy the directory to every node, and start each of them with `highwater serve --cluster FILE
+/// --cluster-slot N`. Then begin the cluster once, with `highwater cluster init`.
+///
+/// Examples:
+///   highwater cluster new /etc/highwater --node a:5225,a:5227 --node b:5225,b:5227 \
+///       --node c:5225,c:5227
+///   highwater serve --cluster /etc/highwater/cluster.toml --cluster-slot 0 \
+///       --client-token-file /etc/highwater/client.token
+///   highwater cluster init --cluster /etc/highwater/cluster.toml
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+struct New {
+    /// Where to write them. No file of a cluster may be there.
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// A node: the address for clients and the one for the other nodes, each HOST:PORT. Three or
+    /// five; the first one has slot 0.
+    #[arg(long = "node", value_name = "CLIENTS,PEERS", required = true, value_parser = node)]
+    nodes: Vec<NodeAddresses>,
+}
+
+/// Begin a cluster, once in its life, when all of its nodes have been started.
+///
+/// No node may have been part of it before: there is no other way to begin a cluster again than a
+/// new one, with a new identity, because nobody could tell which tokens the old one gave out.
+#[derive(Args)]
+struct Init {
+    #[command(flatten)]
+    files: Files,
+    /// The node that does it.
+    #[arg(long, value_name = "SLOT", default_value_t = 0)]
+    slot: u8,
+}
+
+/// Show what each node is and how far it has come.
+///
+/// Fails if no node leads.
+#[derive(Args)]
+struct Status {
+    #[command(flatten)]
+    files: Files,
+    /// As JSON: a list with one object for each node that answers.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Have the leader hand over to another node, before its machine is taken down, say.
+///
+/// SIGTERM does the same before it ends a node.
+#[derive(Args)]
+struct StepDown {
+    #[command(flatten)]
+    files: Files,
+    /// The node that leads; without it the nodes are asked who does.
+    #[arg(long, value_name = "SLOT")]
+    slot: Option<u8>,
+}
+
+#[derive(Args)]
+struct Files {
+    /// The cluster file.
+    #[arg(long = "cluster", value_name = "FILE", env = "HIGHWATER_CLUSTER")]
+    file: PathBuf,
+    /// The authorities that have signed the certificates of the nodes, in PEM, if they use TLS.
+    #[arg(long, value_name = "FILE", env = "HIGHWATER_PEER_TLS_CA")]
+    peer_tls_ca: Option<PathBuf>,
+}
+
+type Tls = Option<Arc<ClientConfig>>;
+
+impl Files {
+    fn read(&self) -> Result<(ClusterFile, Tls), ClusterError> {
+        let tls = self.peer_tls_ca.as_ref().map(tls_client_from_pem_file);
+        Ok((ClusterFile::read(&self.file)?, tls.transpose()?))
+    }
+}
+
+fn node(text: &str) -> Result<NodeAddresses, String> {
+    match text.split_once(',') {
+        Some((clients, peers)) => Ok(NodeAddresses {
+            clients: clients.trim().to_owned(),
+            peers: peers.trim().to_owned(),
+        }),
+        None => Err("two addresses with a comma between them are wanted".to_owned()),
+    }
+}
+
+/// Does what was asked for.
+pub(crate) fn run(options: Options) -> Result<(), ClusterError> {
+    let asked = async {
+        match options.command {
+            Command::New(new) => make(&new),
+            Command::Init(init) => {
+                let (file, tls) = init.files.read()?;
+                cluster::init(&file, init.slot, tls).await?;
+                say("the cluster has begun\n")
+            }
+            Command::Status(status) => show(&status).await,
+            Command::StepDown(step_down) => hand_over(&step_down).await,
+        }
+    };
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(ClusterError::Runtime)?
+        .block_on(asked)
+}
+
+fn make(new: &New) -> Result<(), ClusterError> {
+    let made = ClusterFile::create(&new.folder, &new.nodes)?;
+    say(&format!(
+        "identity {}\ncluster file {}\npeer secret {}\nclient token {}\n",
+        made.identity,
+        made.file.display(),
+        made.peer_secret.display(),
+        made.client_token.display()
+    ))
+}
+
+/// What every node says, or why it says nothing.
+async fn ask_all(file: &ClusterFile, tls: &Tls) -> Vec<(u8, Result<NodeStatus, OperatorError>)> {
+    let mut asked = tokio::task::JoinSet::new();
+    for (slot, _) in file.nodes() {
+        let (file, tls) = (file.clone(), tls.clone());
+        asked.spawn(async move { (slot, cluster::status(&file, slot, tls).await) });
+    }
+    let mut said = asked.join_all().await;
+    said.sort_by_key(|(slot, _)| *slot);
+    said
+}
+
+async fn show(options: &Status) -> Result<(), ClusterError> {
+    let (file, tls) = options.files.read()?;
+    let said = ask_all(&file, &tls).await;
+    let nodes: Vec<&NodeStatus> = said
+        .iter()
+        .filter_map(|(_, said)| said.as_ref().ok())
+        .collect();
+    if options.json {
+        let text = serde_json::to_string_pretty(&nodes).map_err(std::io::Error::from);
+        say(&(text.map_err(ClusterError::Output)? + "\n"))?;
+    } else {
+        let mut lines = String::new();
+        for (_, said) in &said {
+            lines.push_str(&match said {
+                Ok(status) => line(status),
+                Err(error) => format!("{error}\n"),
+            });
+        }
+        say(&lines)?;
+    }
+    match nodes.iter().any(|node| node.role == NodeRole::Leader) {
+        true => Ok(()),
+        false => Err(ClusterError::NoLeader),
+    }
+}
+
+fn line(status: &NodeStatus) -> String {
+    let role = match status.role {
+        NodeRole::Leader => "leader",
+        NodeRole::Follower => "follower",
+        _ if !status.begun => "not begun",
+        _ => "leaderless",
+    };
+    let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
+    format!(
+        "slot {} {role} term {} entries {} applied {} held {} waiting {}\n",
+        status.slot,
+        status.term,
+        number(status.last_entry),
+        number(status.applied),
+        status.held_keys,
+        status.waiters
+    )
+}
+
+async fn hand_over(options: &StepDown) -> Result<(), ClusterError> {
+    let (file, tls) = options.files.read()?;
+    let slot = match options.slot {
+        Some(slot) => slot,
+        None => {
+            let said = ask_all(&file, &tls).await.into_iter();
+            let mut nodes = said.filter_map(|(_, said)| said.ok());
+            let leader = nodes.find(|node| node.role == NodeRole::Leader);
+            leader.ok_or(ClusterError::NoLeader)?.slot
+        }
+    };
+    cluster::step_down(&file, slot, tls).await?;
+    say(&format!("slot {slot} has handed over\n"))
+}
+
+fn say(text: &str) -> Result<(), ClusterError> {
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes());
+    written
+        .and_then(|()| stdout.flush())
+        .map_err(ClusterError::Output)
+}
+
+/// Why a cluster was not looked after.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClusterError {
+    #[error(transparent)]
+    File(#[from] ClusterFileError),
+    #[error(transparent)]
+    Operator(#[from] OperatorError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error("no node leads")]
+    NoLeader,
+    #[error("the system refuses what the command needs")]
+    Runtime(#[source] std::io::Error),
+    #[error("standard output takes nothing")]
+    Output(#[source] std::io::Error),
+}
