@@ -133,7 +133,10 @@ impl Wanted<'_> {
                 return Err(reason);
             }
             if let Some(pause) = pause {
-                sleep(pause.min(left)).await;
+                tokio::select! {
+                    () = sleep(pause.min(left)) => {}
+                    () = self.shared.pool.leader_changed() => {}
+                }
             }
         }
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
+use highwater_lock::Domain;
 use highwater_protocol::Secret;
+use highwater_protocol::handshake::{Node, Slot};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
@@ -19,7 +21,9 @@ use crate::tls::ClientTls;
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it connects"]
 pub struct Builder {
-    address: String,
+    addresses: Vec<String>,
+    /// Of a cluster; none for a single server.
+    identity: Option<Domain>,
     secret: Secret,
     tls: Option<ClientTls>,
     connect_time: Duration,
@@ -29,11 +33,20 @@ pub struct Builder {
 impl Builder {
     pub(crate) fn new(address: String) -> Self {
         Self {
-            address,
+            addresses: vec![address],
+            identity: None,
             secret: Secret::no_auth(),
             tls: None,
             connect_time: CONNECT_TIME,
             dial: None,
+        }
+    }
+
+    pub(crate) fn cluster(addresses: Vec<String>, identity: Domain) -> Self {
+        Self {
+            addresses,
+            identity: Some(identity),
+            ..Self::new(String::new())
         }
     }
 
@@ -62,6 +75,7 @@ impl Builder {
     /// a tunnel, a Unix socket, or memory.
     ///
     /// It is called for every connection, again and again while it fails, and has 10 s each time.
+    /// Not for a cluster, in which each node has an address of its own.
     /// The address is then only a name, in messages and for the check of the certificate. What it
     /// gives should not hold back small writes.
     pub fn dialer<D, F, S>(mut self, dial: D) -> Self
@@ -89,8 +103,29 @@ impl Builder {
     /// # Panics
     /// Outside of a Tokio runtime.
     pub async fn connect(self) -> Result<Client, ConnectError> {
-        let host = host(&self.address).ok_or_else(|| ConnectError::InvalidAddress {
-            address: self.address.clone(),
+        let until = system::after(self.connect_time);
+        let nodes = self.addresses.len();
+        if self.identity.is_some() && (!matches!(nodes, 3 | 5) || self.dial.is_some()) {
+            return Err(ConnectError::InvalidCluster { nodes });
+        }
+        let mut targets = Vec::with_capacity(nodes);
+        for (index, address) in self.addresses.iter().enumerate() {
+            let slot = u8::try_from(index).ok().and_then(Slot::new);
+            let node = match (self.identity, slot) {
+                (Some(identity), Some(slot)) => Node::Cluster {
+                    identity: *identity.as_bytes(),
+                    slot,
+                },
+                _ => Node::Single,
+            };
+            targets.push(self.target(address, node)?);
+        }
+        Client::start(targets, until).await
+    }
+
+    fn target(&self, address: &str, node: Node) -> Result<Target, ConnectError> {
+        let host = host(address).ok_or_else(|| ConnectError::InvalidAddress {
+            address: address.to_owned(),
         })?;
         let tls = match &self.tls {
             None => None,
@@ -104,20 +139,20 @@ impl Builder {
                 Some((TlsConnector::from(tls.config.clone()), name))
             }
         };
-        let target = Target {
-            secret: self.secret,
+        Ok(Target {
+            node,
+            secret: self.secret.clone(),
             tls,
-            dial: self.dial,
-            address: self.address,
-        };
-        Client::start(target, system::after(self.connect_time)).await
+            dial: self.dial.clone(),
+            address: address.to_owned(),
+        })
     }
 }
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
-            .field("address", &self.address)
+            .field("addresses", &self.addresses)
             .field("tls", &self.tls)
             .field("connect_time", &self.connect_time)
             .finish_non_exhaustive()

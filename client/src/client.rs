@@ -4,7 +4,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use highwater_lock::{Key, KeySet};
+use highwater_lock::{Domain, Key, KeySet};
 use highwater_protocol::{Extensions, KeyStatus};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
@@ -19,7 +19,7 @@ use crate::shared::{Phase, Shared};
 use crate::ticket::Ticket;
 use crate::{AcquireError, ConnectError, QueryError, Stats, hint, keeper, query, release};
 
-/// A client of one lock server. Cloning it is cheap, and all clones share its connections.
+/// A client of one lock server, or of one cluster. Cloning it is cheap, and all clones share its connections.
 ///
 /// The connections are kept open, and opened again after a failure, by tasks in the background;
 /// they end when the last clone and the last ticket are dropped, or with [`Client::close`].
@@ -33,6 +33,18 @@ impl Client {
     /// Configures a client of the server at `HOST:PORT`.
     pub fn builder(address: impl fmt::Display) -> Builder {
         Builder::new(address.to_string())
+    }
+
+    /// Configures a client of a cluster: the addresses of its nodes for clients, each `HOST:PORT`, in
+    /// the order of their slots, and the identity of the cluster, which is the domain of its tokens.
+    ///
+    /// It has one connection to each node, asks the leader, and follows it when it changes.
+    pub fn cluster<A: fmt::Display>(
+        addresses: impl IntoIterator<Item = A>,
+        identity: Domain,
+    ) -> Builder {
+        let addresses = addresses.into_iter().map(|address| address.to_string());
+        Builder::cluster(addresses.collect(), identity)
     }
 
     /// Waits for its turn and takes the lock.
@@ -153,20 +165,24 @@ impl Client {
     }
 
     /// Starts the tasks and waits for the first connection.
-    pub(crate) async fn start(target: Target, until: Instant) -> Result<Self, ConnectError> {
+    pub(crate) async fn start(targets: Vec<Target>, until: Instant) -> Result<Self, ConnectError> {
         let (releases, orders) = mpsc::channel(QUEUED_RELEASES);
-        let shared = Arc::new(Shared::new(target, Pool::new(CONNECTIONS), releases));
+        let links = match targets.len() {
+            1 => CONNECTIONS,
+            nodes => nodes,
+        };
+        let shared = Arc::new(Shared::new(targets, Pool::new(links), releases));
         let alive = watch::Sender::new(());
         let releaser = release::work(Arc::clone(&shared), orders);
         spawn(&alive, releaser);
-        for index in 0..CONNECTIONS {
+        for index in 0..links {
             spawn(&alive, keeper::keep(Arc::clone(&shared), index));
         }
         // From here on, dropping it ends the tasks.
         let client = Self(Arc::new(Handle { shared, alive }));
         match client.shared().pool.first(until).await {
             Ok(()) => Ok(client),
-            Err(error) => Err(hint::connect_error(&client.shared().target, &error)),
+            Err(error) => Err(hint::connect_error(client.shared().target(0), &error)),
         }
     }
 }
@@ -174,7 +190,7 @@ impl Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
-            .field("address", &self.shared().target.address)
+            .field("address", &self.shared().target(0).address)
             .finish_non_exhaustive()
     }
 }

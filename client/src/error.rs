@@ -18,6 +18,13 @@ pub enum ConnectError {
         /// What was given.
         address: String,
     },
+    /// A cluster has 3 or 5 nodes, each with an address of its own, in the order of the slots, and
+    /// none is reached through a dialer. Correct the list.
+    #[error("{nodes} addresses, or a dialer, are not a cluster")]
+    InvalidCluster {
+        /// How many addresses were given.
+        nodes: usize,
+    },
     /// The name to look for in the server's certificate is not one. Give another with
     /// [`ClientTls::server_name`](crate::ClientTls::server_name).
     #[error("{name:?} cannot be the name in a certificate")]
@@ -28,7 +35,7 @@ pub enum ConnectError {
     /// The server does not know this client token. Correct it; trying again does not help.
     #[error("the server refused the client token")]
     Unauthenticated,
-    /// Something else than a Highwater single server answers there. Correct the address.
+    /// Something else than the server, or than the node of the cluster, answers there. Correct the address.
     #[error("another program or another mode answers at this address")]
     WrongServer(#[source] HelloError),
     /// No trustworthy encrypted connection is possible: an unknown authority, another name, or

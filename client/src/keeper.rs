@@ -23,7 +23,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
             Probe::Assume
         };
         let opened = tokio::select! {
-            opened = setup::open(&shared.target, probe, shared.pool.progress(index)) => opened,
+            opened = setup::open(shared.target(index), probe, shared.pool.progress(index)) => opened,
             () = shared.reached(Phase::Closed) => return,
         };
         match opened {
@@ -36,7 +36,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
                     SetupError::ClosedOnProbe => closed_on_probe + 1,
                     _ => 0,
                 };
-                let address = &shared.target.address;
+                let address = &shared.target(index).address;
                 shared.counts.connects_failed.add();
                 if error.is_fatal() {
                     trace::connect_refused(index, address, &error);
@@ -54,15 +54,16 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
 }
 
 async fn run(shared: &Arc<Shared>, index: usize, opened: setup::Opened, backoff: &mut Backoff) {
-    let address = &shared.target.address;
+    let address = &shared.target(index).address;
     let (domain, extensions) = (opened.domain, opened.extensions);
     shared.counts.connected.add();
     trace::connected(index, address, domain, extensions);
-    let (session, ends) = Session::new(Arc::clone(shared), opened);
+    let (session, ends) = Session::new(Arc::clone(shared), index, opened);
     shared.pool.set(index, Link::Open(ends));
     let since = system::now();
     let end = session.run().await;
     shared.pool.set(index, Link::Down(None));
+    shared.pool.led_by(index, None);
     // A server that lets in and throws out again is not asked faster than one that is not there.
     if since.elapsed() >= LONGEST_PAUSE {
         backoff.reset();

@@ -60,6 +60,8 @@ pub(crate) struct Pool {
     /// How far the attempt at each link that is down has come.
     progress: Vec<Progress>,
     next: AtomicUsize,
+    /// Which connection leads to the leader of a cluster, as far as is known.
+    leader: watch::Sender<Option<usize>>,
 }
 
 /// Why there is no connection to make a call on.
@@ -79,7 +81,31 @@ impl Pool {
             links: watch::Sender::new(vec![Link::Down(None); links]),
             progress: (0..links).map(|_| Progress::default()).collect(),
             next: AtomicUsize::new(0),
+            leader: watch::Sender::new(None),
         }
+    }
+
+    /// What the node behind this connection says of who leads.
+    pub(crate) fn led_by(&self, index: usize, leader: Option<usize>) {
+        self.leader.send_if_modified(|known| match leader {
+            Some(_) if *known != leader => {
+                *known = leader;
+                true
+            }
+            // It may only know that it does not lead itself.
+            None if *known == Some(index) => {
+                *known = None;
+                true
+            }
+            _ => false,
+        });
+    }
+
+    /// Completes when something new is said of who leads.
+    pub(crate) async fn leader_changed(&self) {
+        let mut leader = self.leader.subscribe();
+        let changed = leader.changed().await;
+        changed.expect("the pool holds the sender");
     }
 
     pub(crate) fn set(&self, index: usize, link: Link) {
@@ -190,8 +216,16 @@ impl Pool {
         }
     }
 
-    /// The next one of those that suit, so that calls spread over the connections.
+    /// That to the leader; else the next one of those that suit, so that calls spread over the
+    /// connections.
     fn rotate(&self, links: &[Link], suits: impl Fn(&Session) -> bool) -> Option<Session> {
+        let leader = self
+            .leader
+            .borrow()
+            .and_then(|index| links.get(index)?.session());
+        if let Some(session) = leader.filter(|session| suits(session)) {
+            return Some(session.clone());
+        }
         let start = self.next.fetch_add(1, Ordering::Relaxed);
         (0..links.len())
             .filter_map(|offset| links[start.wrapping_add(offset) % links.len()].session())

@@ -22,6 +22,8 @@ use crate::limits::SETUP_TIME;
 pub(crate) struct Target {
     /// `HOST:PORT`.
     pub(crate) address: String,
+    /// What has to stand there.
+    pub(crate) node: Node,
     pub(crate) secret: Secret,
     pub(crate) tls: Option<(TlsConnector, ServerName<'static>)>,
     /// `None` is TCP.
@@ -116,14 +118,14 @@ async fn open_unbounded(
             Box::new(encrypted.map_err(|error| setup_io(error, Stage::Encrypting))?)
         }
     };
-    authenticate(&mut stream, &target.secret, progress).await?;
+    authenticate(&mut stream, target, progress).await?;
     let mut decoder = ReplyDecoder::new();
     let (domain, extensions) = match probe {
         Probe::Ask => {
-            let (domain, extensions) = ask_domain(&mut stream, &mut decoder).await?;
+            let (domain, extensions) = ask_domain(&mut stream, &mut decoder, target.node).await?;
             (domain, Some(extensions))
         }
-        Probe::Assume => (Domain::from_bytes(Node::Single.identity()), None),
+        Probe::Assume => (Domain::from_bytes(target.node.identity()), None),
     };
     Ok(Opened {
         stream,
@@ -153,7 +155,7 @@ async fn dial(target: &Target, progress: &Progress) -> Result<Box<dyn Stream>, S
 
 async fn authenticate(
     stream: &mut Box<dyn Stream>,
-    secret: &Secret,
+    target: &Target,
     progress: &Progress,
 ) -> Result<(), SetupError> {
     let greeting = |error| setup_io(error, Stage::Greeting);
@@ -161,9 +163,9 @@ async fn authenticate(
     progress.reach(Stage::Greeting);
     let mut hello = [0; HELLO_BYTES];
     stream.read_exact(&mut hello).await.map_err(greeting)?;
-    let challenge = Challenge::from_hello(&hello, Node::Single)?;
+    let challenge = Challenge::from_hello(&hello, target.node)?;
     progress.reach(Stage::Entering);
-    let answer = challenge.answer(secret);
+    let answer = challenge.answer(&target.secret);
     stream.write_all(&answer).await.map_err(entering)?;
     stream.flush().await.map_err(entering)?;
     match stream.read_u8().await.map_err(entering)? {
@@ -176,6 +178,7 @@ async fn authenticate(
 async fn ask_domain(
     stream: &mut Box<dyn Stream>,
     decoder: &mut ReplyDecoder,
+    node: Node,
 ) -> Result<(Domain, Extensions), SetupError> {
     let id = RequestNumber::MIN;
     let mut question = Vec::new();
@@ -199,12 +202,14 @@ async fn ask_domain(
         let mut chunk = &buffer[..count];
         while let Some(reply) = decoder.next(&mut chunk)? {
             match reply {
-                Reply::Leader { leader: None } => {}
+                Reply::Leader { leader } if leader.is_none() || node != Node::Single => {}
                 Reply::Domain {
                     id: answered,
                     domain: told,
                     extensions,
-                } if answered == id && domain.is_none() => domain = Some((told, extensions)),
+                } if answered == id && domain.is_none() && may_tell(node, told) => {
+                    domain = Some((told, extensions));
+                }
                 Reply::Error { id: answered, code } if answered == id => {
                     return Err(SetupError::NotReady(code));
                 }
@@ -213,6 +218,11 @@ async fn ask_domain(
         }
     }
     domain.ok_or(SetupError::Misfit)
+}
+
+/// The domain of a cluster is its identity, which was checked before.
+fn may_tell(node: Node, domain: Domain) -> bool {
+    node == Node::Single || domain.as_bytes() == &node.identity()
 }
 
 fn setup_io(error: io::Error, stage: Stage) -> SetupError {

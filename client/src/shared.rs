@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use highwater_protocol::RequestNumber;
+use highwater_protocol::handshake::Node;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
@@ -26,7 +27,8 @@ pub(crate) enum Phase {
 
 /// Held by every part of a client.
 pub(crate) struct Shared {
-    pub(crate) target: Target,
+    /// Of a single server one, of a cluster one for each slot.
+    targets: Vec<Target>,
     pub(crate) pool: Pool,
     pub(crate) phase: watch::Sender<Phase>,
     /// Acquires that may still bring a grant, with or without a caller, and releases that somebody
@@ -41,9 +43,9 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// In the current runtime.
-    pub(crate) fn new(target: Target, pool: Pool, releases: mpsc::Sender<Order>) -> Self {
+    pub(crate) fn new(targets: Vec<Target>, pool: Pool, releases: mpsc::Sender<Order>) -> Self {
         Self {
-            target,
+            targets,
             pool,
             phase: watch::Sender::new(Phase::Open),
             busy: watch::Sender::new(0),
@@ -53,6 +55,17 @@ impl Shared {
             counts: Counts::default(),
             runtime: Handle::current(),
         }
+    }
+
+    /// Where a connection leads to.
+    pub(crate) fn target(&self, index: usize) -> &Target {
+        &self.targets[index % self.targets.len()]
+    }
+
+    /// How many nodes the cluster has; `None` for a single server.
+    pub(crate) fn nodes(&self) -> Option<usize> {
+        let single = self.targets[0].node == Node::Single;
+        (!single).then_some(self.targets.len())
     }
 
     /// A number for a request, unique on all connections.

@@ -184,6 +184,9 @@ impl Server {
             self.phase.send_replace(Phase::Closing);
             let _ = timeout(CLOSING_TIME, &mut self.listener).await;
             running.node.end().await;
+            let mut written = running.written.clone();
+            let free = async move { while written.changed().await.is_ok() {} };
+            let _ = timeout(CLOSING_TIME, free).await;
             return;
         }
         let Some(desk) = shared.desk.single() else {

@@ -130,6 +130,19 @@ impl Client {
         }
     }
 
+    /// Configures a client of a cluster; see [`crate::Client::cluster`].
+    pub fn cluster<A: fmt::Display>(
+        addresses: impl IntoIterator<Item = A>,
+        identity: Domain,
+    ) -> Builder {
+        let addresses: Vec<String> = addresses.into_iter().map(|a| a.to_string()).collect();
+        Builder {
+            address: addresses.join(", "),
+            inner: crate::Client::cluster(addresses, identity),
+            connect_time: crate::builder::CONNECT_TIME,
+        }
+    }
+
     /// Waits for its turn and takes the lock; see [`crate::Client::acquire`].
     ///
     /// # Errors

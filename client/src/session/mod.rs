@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_lock::Domain;
+use highwater_protocol::handshake::Slot;
 use highwater_protocol::{Extensions, FrameError, Reply, ReplyDecoder, Request};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
@@ -36,6 +37,8 @@ use crate::system;
 /// One connection and everything that is under way on it.
 pub(crate) struct Session {
     shared: Arc<Shared>,
+    /// Which of the client's connections it is; in a cluster also the slot of the node.
+    index: usize,
     domain: Domain,
     extensions: Option<Extensions>,
     reader: ReadHalf<Box<dyn Stream>>,
@@ -51,7 +54,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// The session, and the ends where calls go in.
-    pub(crate) fn new(shared: Arc<Shared>, opened: Opened) -> (Self, pool::Session) {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize, opened: Opened) -> (Self, pool::Session) {
         let (acquire_sender, acquires) = mpsc::channel(QUEUED_ACQUIRES);
         let (control_sender, controls) = mpsc::channel(QUEUED_CONTROLS);
         let (reader, writer) = tokio::io::split(opened.stream);
@@ -63,6 +66,7 @@ impl Session {
         };
         let session = Self {
             shared,
+            index,
             domain: opened.domain,
             extensions: opened.extensions,
             reader,
@@ -138,14 +142,8 @@ impl Session {
 
     fn answered(&mut self, reply: Reply) -> Result<(), End> {
         match reply {
-            // A single server has no leader to name.
-            Reply::Leader { leader: None } => return Ok(()),
-            Reply::Leader { .. }
-            | Reply::Moved {
-                leader: Some(_), ..
-            } => {
-                return Err(End::Misfit);
-            }
+            Reply::Leader { leader } => return self.led_by(leader, true),
+            Reply::Moved { leader, .. } => self.led_by(leader, false)?,
             _ => {}
         }
         let entry = reply.id().and_then(|id| self.pending.remove(id));
@@ -171,6 +169,22 @@ impl Session {
             let _ = sender.send(answer);
         }
         drop(busy);
+        Ok(())
+    }
+
+    /// What the node says of who leads; a request that has moved never moved to the node itself.
+    fn led_by(&self, leader: Option<Slot>, may_be_itself: bool) -> Result<(), End> {
+        let leader = leader.map(|slot| usize::from(slot.get()));
+        match (self.shared.nodes(), leader) {
+            // A single server has no leader to name.
+            (None, None) => {}
+            (Some(nodes), Some(slot)) if slot >= nodes => return Err(End::Misfit),
+            (Some(_), Some(slot)) if slot == self.index && !may_be_itself => {
+                return Err(End::Misfit);
+            }
+            (Some(_), leader) => self.shared.pool.led_by(self.index, leader),
+            (None, Some(_)) => return Err(End::Misfit),
+        }
         Ok(())
     }
 

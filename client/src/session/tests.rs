@@ -41,19 +41,20 @@ fn line_over(
 ) -> Line {
     let target = Target {
         address: String::new(),
+        node: highwater_protocol::handshake::Node::Single,
         secret: Secret::no_auth(),
         tls: None,
         dial: None,
     };
     let (orders, releases) = mpsc::channel(16);
-    let shared = Arc::new(Shared::new(target, Pool::new(1), orders));
+    let shared = Arc::new(Shared::new(vec![target], Pool::new(1), orders));
     let opened = Opened {
         stream,
         decoder: ReplyDecoder::new(),
         domain: Domain::from_bytes([1; 32]),
         extensions,
     };
-    let (session, ends) = Session::new(Arc::clone(&shared), opened);
+    let (session, ends) = Session::new(Arc::clone(&shared), 0, opened);
     Line {
         server,
         ends,

@@ -5,7 +5,7 @@
 //! travel between nodes of adjacent versions.
 //!
 //! ```text
-//! batch:     version u8 = 1 · epoch u64 · stamp u64 (µs) · number u64 · count u32 · operations
+//! batch:     version u8 = 1 · epoch u64 · slot u8 of the leader · stamp u64 (µs) · number u64 · count u32 · operations
 //! operation: kind u8 · fields; times are u64 nanoseconds
 //!   0 tick
 //!   1 acquire       connection u64 · request u64 · wait · lease · keys
@@ -26,6 +26,8 @@ use highwater_lock::{
     ConnectionId, Epoch, FencingToken, Key, KeySet, Operation, RequestId, Timestamp, WaiterId,
 };
 
+use highwater_protocol::handshake::Slot;
+
 use super::bytes::{Malformed, Put, Reader};
 
 /// See the module's description.
@@ -33,6 +35,8 @@ use super::bytes::{Malformed, Put, Reader};
 pub(super) struct Batch {
     /// The term of the leader that proposed it.
     pub(super) epoch: Epoch,
+    /// The slot of that leader.
+    pub(super) leader: Slot,
     /// Lease time at which it was proposed.
     pub(super) stamp: Timestamp,
     /// Counted by the leader within its epoch, so that it knows its own again.
@@ -53,6 +57,7 @@ impl Batch {
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.u8(VERSION);
         bytes.u64(self.epoch.get());
+        bytes.u8(self.leader.get());
         bytes.u64(self.stamp.as_micros());
         bytes.u64(self.number);
         bytes.count(self.operations.len());
@@ -66,12 +71,14 @@ impl Batch {
             return Err(reader.wrong());
         }
         let epoch = Epoch::new(reader.u64()?);
+        let leader = Slot::new(reader.u8()?).ok_or(reader.wrong())?;
         let stamp = Timestamp::from_micros(reader.u64()?);
         let number = reader.u64()?;
         let count = reader.count(1)?;
         let operations = (0..count).map(|_| decode(reader));
         Ok(Self {
             epoch,
+            leader,
             stamp,
             number,
             operations: operations.collect::<Result<_, _>>()?,
@@ -252,6 +259,7 @@ mod tests {
         let token = FencingToken::MAX;
         Batch {
             epoch: Epoch::new(3),
+            leader: Slot::new(2).unwrap(),
             stamp: Timestamp::from_micros(5),
             number: 9,
             operations: vec![

@@ -50,6 +50,8 @@ pub(crate) struct Desk {
 
 #[derive(Debug)]
 struct State {
+    /// This node's own.
+    slot: Slot,
     machine: Machine,
     /// Lease time at the last command that moved it, and this node's clock then.
     stamped: (Timestamp, Timestamp),
@@ -85,12 +87,13 @@ struct Link {
 }
 
 impl Desk {
-    pub(super) fn new(domain: Domain, machine: Machine) -> Self {
+    pub(super) fn new(domain: Domain, slot: Slot, machine: Machine) -> Self {
         let clock = Clock::start();
         Self {
             domain,
             clock,
             state: Mutex::new(State {
+                slot,
                 stamped: (machine.now(), clock.timestamp()),
                 machine,
                 connections: BTreeMap::new(),
@@ -386,7 +389,7 @@ impl State {
             let command = Command::new(batch.epoch, operation);
             let outcome = self.machine.apply(batch.stamp, command);
             for event in outcome.events {
-                self.happened(now, ours, event);
+                self.happened(now, ours, batch.leader, event);
             }
             if let Some(then) = thens.next() {
                 self.decided(now, then, outcome.reply);
@@ -397,7 +400,7 @@ impl State {
         }
     }
 
-    fn happened(&mut self, now: Timestamp, ours: bool, event: Event) {
+    fn happened(&mut self, now: Timestamp, ours: bool, by: Slot, event: Event) {
         match event {
             Event::Granted(grant) if ours => self.granted(now, grant),
             Event::TimedOut(waiter) if ours => {
@@ -407,7 +410,7 @@ impl State {
             Event::Dropped(waiter) if ours => {
                 // A newer leader has begun, and this one never was and never will be granted.
                 self.tally.dropped += 1;
-                let leader = self.leader();
+                let leader = Some(by).filter(|by| *by != self.slot);
                 self.waiter_ended(waiter, |id| Reply::Moved { id, leader });
             }
             Event::Expired { keys, token, .. } => {

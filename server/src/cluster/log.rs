@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::journal::{Contents, Journal, Records};
 use super::types::{Entry, LogId, Types, Vote};
@@ -49,13 +49,22 @@ impl Done {
 
 impl Log {
     /// Starts the thread that writes. It ends with the last clone.
-    pub(super) fn start(journal: Journal, contents: Contents) -> io::Result<Self> {
+    ///
+    /// What is given beside the log is closed when the thread has ended, and the directory is free.
+    pub(super) fn start(
+        journal: Journal,
+        contents: Contents,
+    ) -> io::Result<(Self, watch::Receiver<()>)> {
         let contents = Arc::new(Mutex::new(contents));
         let (writer, jobs) = channel();
+        let (ending, ended) = watch::channel(());
         std::thread::Builder::new()
             .name("highwater-log".to_owned())
-            .spawn(move || write(journal, &jobs))?;
-        Ok(Self { contents, writer })
+            .spawn(move || {
+                let _ending = ending;
+                write(journal, &jobs);
+            })?;
+        Ok((Self { contents, writer }, ended))
     }
 
     fn contents(&self) -> MutexGuard<'_, Contents> {

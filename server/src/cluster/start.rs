@@ -45,6 +45,8 @@ pub(crate) struct Running {
     pub(crate) slot: Slot,
     pub(crate) peer_addr: SocketAddr,
     tasks: Vec<JoinHandle<()>>,
+    /// Closed when the data directory is free again.
+    pub(crate) written: watch::Receiver<()>,
     /// Closed when the engine has ended.
     pub(crate) ended: watch::Receiver<()>,
 }
@@ -100,10 +102,14 @@ pub(crate) async fn start(
         tokio::task::spawn_blocking(move || open(&file, member, &folder)).await
     };
     let opened = opened.map_err(|panic| ClusterError::Io(panic.into()))??;
-    let Files { log, snapshots } = opened;
+    let Files {
+        log,
+        written,
+        snapshots,
+    } = opened;
     let seed = system::hash_seed().map_err(|error| ClusterError::Io(io::Error::other(error)))?;
     let machine = Machine::seeded(rules::limits(), file.first_token(), seed);
-    let desk = Arc::new(Desk::new(file.identity(), machine));
+    let desk = Arc::new(Desk::new(file.identity(), member.slot, machine));
     let replica = Replica::new(Arc::clone(&desk), seed, snapshots);
     let network = Network::new(Arc::clone(&trust), member);
     let config = Arc::new(config()?);
@@ -127,6 +133,7 @@ pub(crate) async fn start(
             }),
         ],
         ended,
+        written,
         node,
     })
 }
@@ -154,6 +161,7 @@ fn config() -> Result<Config, ClusterError> {
 
 struct Files {
     log: Log,
+    written: watch::Receiver<()>,
     snapshots: Snapshots,
 }
 
@@ -185,8 +193,10 @@ fn open(file: &ClusterFile, member: Member, folder: &Path) -> Result<Files, Clus
     if used && !(begun && marker.exists()) {
         mark(&marker, folder)?;
     }
+    let (log, written) = Log::start(journal, contents)?;
     Ok(Files {
-        log: Log::start(journal, contents)?,
+        log,
+        written,
         snapshots,
     })
 }

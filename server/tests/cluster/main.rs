@@ -11,6 +11,7 @@ mod client;
 mod leaders;
 mod locks;
 mod nodes;
+mod ours;
 mod partitions;
 mod proxy;
 mod published;

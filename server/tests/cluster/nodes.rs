@@ -23,6 +23,7 @@ pub(crate) struct Nodes {
     folder: TempDir,
     pub(crate) file: ClusterFile,
     proxies: Vec<Proxy>,
+    entrances: Vec<Proxy>,
     cuts: Cuts,
     servers: Vec<Option<Server>>,
     /// Where clients find the nodes, also after a restart.
@@ -38,9 +39,10 @@ impl Nodes {
             .try_init();
         let folder = tempfile::tempdir().unwrap();
         let cuts = Cuts::new(BTreeSet::new());
-        let mut proxies = Vec::new();
+        let (mut proxies, mut entrances) = (Vec::new(), Vec::new());
         for slot in 0..count {
-            proxies.push(Proxy::start(slot, &cuts).await);
+            proxies.push(Proxy::for_peers(slot, &cuts).await);
+            entrances.push(Proxy::for_clients().await);
         }
         let addresses = proxies.iter().enumerate();
         let addresses: Vec<NodeAddresses> = addresses
@@ -57,7 +59,8 @@ impl Nodes {
             proxies,
             cuts,
             servers: (0..count).map(|_| None).collect(),
-            addresses: vec![SocketAddr::from(([127, 0, 0, 1], 0)); count.into()],
+            addresses: entrances.iter().map(|proxy| proxy.address).collect(),
+            entrances,
         };
         for slot in 0..count {
             nodes.start(slot).await;
@@ -81,7 +84,7 @@ impl Nodes {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         Server::builder()
             .cluster(self.file.clone(), slot)
-            .listen(self.addresses[usize::from(slot)])
+            .listen(any)
             .peer_listen(any)
             .data_dir(self.data_dir(slot))
             .client_token(Secret::new(TOKEN).unwrap())
@@ -93,29 +96,30 @@ impl Nodes {
         let server = loop {
             match self.builder(slot).start().await {
                 Ok(server) => break server,
-                Err(
-                    StartError::Cluster(cluster::ClusterError::InUse { .. })
-                    | StartError::Listen { .. },
-                ) if start.elapsed() < LIMIT => {
+                Err(StartError::Cluster(cluster::ClusterError::InUse { .. }))
+                    if start.elapsed() < LIMIT =>
+                {
                     sleep(Duration::from_millis(10)).await;
                 }
                 Err(error) => panic!("slot {slot}: {error:?}"),
             }
         };
         self.proxies[usize::from(slot)].lead_to(server.peer_addr());
-        self.addresses[usize::from(slot)] = server.local_addr();
+        self.entrances[usize::from(slot)].lead_to(Some(server.local_addr()));
         self.servers[usize::from(slot)] = Some(server);
     }
 
     /// Ends a node at once, without telling anybody.
     pub(crate) fn kill(&mut self, slot: u8) {
         self.proxies[usize::from(slot)].lead_to(None);
+        self.entrances[usize::from(slot)].lead_to(None);
         drop(self.servers[usize::from(slot)].take());
     }
 
     /// Ends a node in an orderly way.
     pub(crate) async fn stop(&mut self, slot: u8) {
         let server = self.servers[usize::from(slot)].take().unwrap();
+        self.entrances[usize::from(slot)].lead_to(None);
         server.shutdown().await;
         self.proxies[usize::from(slot)].lead_to(None);
     }

@@ -15,25 +15,51 @@ use tokio::task::JoinSet;
 /// Pairs of slots, from and to, between which nothing passes.
 pub(crate) type Cuts = watch::Sender<BTreeSet<(u8, u8)>>;
 
-/// The proxy in front of one node.
+type Target = Arc<Mutex<Option<SocketAddr>>>;
+
+/// A proxy in front of one node.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
-    target: Arc<Mutex<Option<SocketAddr>>>,
+    target: Target,
     _tasks: JoinSet<()>,
 }
 
 impl Proxy {
-    pub(crate) async fn start(slot: u8, cuts: &Cuts) -> Self {
+    /// In front of a node for its clients, under an address that stays when the node comes back.
+    pub(crate) async fn for_clients() -> Self {
+        Self::run(|listener, target| async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let Some(address) = *target.lock().unwrap() else {
+                    continue;
+                };
+                connections.spawn(async move {
+                    if let Ok(mut node) = TcpStream::connect(address).await {
+                        let _ = (client.set_nodelay(true), node.set_nodelay(true));
+                        let _ = tokio::io::copy_bidirectional(&mut client, &mut node).await;
+                    }
+                });
+            }
+        })
+        .await
+    }
+
+    /// In front of a node for the other nodes.
+    pub(crate) async fn for_peers(slot: u8, cuts: &Cuts) -> Self {
+        let cuts = cuts.subscribe();
+        Self::run(move |listener, target| accept(listener, slot, target, cuts)).await
+    }
+
+    async fn run<F>(serve: impl FnOnce(TcpListener, Target) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let target = Arc::new(Mutex::new(None));
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(
-            listener,
-            slot,
-            Arc::clone(&target),
-            cuts.subscribe(),
-        ));
+        tasks.spawn(serve(listener, Arc::clone(&target)));
         Self {
             address,
             target,
@@ -50,7 +76,7 @@ impl Proxy {
 async fn accept(
     listener: TcpListener,
     slot: u8,
-    target: Arc<Mutex<Option<SocketAddr>>>,
+    target: Target,
     cuts: watch::Receiver<BTreeSet<(u8, u8)>>,
 ) {
     let mut connections = JoinSet::new();

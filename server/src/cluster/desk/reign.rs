@@ -174,7 +174,10 @@ impl State {
             (Role::Leading { term }, _) => self.begin_reign(now, term),
             _ => self.turn_away_wishes(),
         }
-        let leader = self.leader();
+        let leader = match role {
+            Role::Leading { .. } => Some(self.slot),
+            _ => self.leader(),
+        };
         for link in self.connections.values() {
             link.outbox.push(&Reply::Leader { leader }, None);
         }
@@ -271,6 +274,7 @@ impl State {
         reign.proposed.insert(number, Proposed { at, thens, own });
         Some(Batch {
             epoch: Epoch::new(term),
+            leader: self.slot,
             stamp: reign.lease_time(now),
             number,
             operations,
