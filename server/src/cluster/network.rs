@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use openraft::OptionalSend;
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
@@ -113,7 +114,12 @@ impl RaftNetworkV2<Types> for Way {
     ) -> Result<AppendReply, RPCError<Types>> {
         let mut body = Vec::new();
         let count = codec::put_append(&mut body, &append, APPEND_BYTES);
-        let reply = self.log()?.call(APPEND, body, option.soft_ttl()).await;
+        // The engine's own time is that of a heartbeat, which a disk may well need for a sync.
+        let time = match append.entries.is_empty() {
+            true => option.soft_ttl(),
+            false => option.soft_ttl().max(APPEND_TIME),
+        };
+        let reply = self.log()?.call(APPEND, body, time).await;
         let reply = reply.map_err(|error| failed(&error))?;
         let mut reader = Reader::new(&reply, "reply to an append");
         let reply = codec::append_reply(&mut reader).map_err(|error| malformed(&error))?;
@@ -203,5 +209,7 @@ impl RaftNetworkV2<Types> for Way {
 
 /// About how many bytes of entries go in one frame, if no single one has more.
 const APPEND_BYTES: usize = 1024 * 1024;
+/// How long a node may take to store entries.
+const APPEND_TIME: Duration = Duration::from_secs(1);
 /// How much of a snapshot goes in one frame.
 const PART_BYTES: usize = 1024 * 1024;
