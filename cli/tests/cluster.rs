@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use highwater_client::{AcquireError, AcquireOptions, Client, Key, Release, Secret, Ticket};
-use highwater_server::cluster::{self, ClusterFile, NodeAddresses, NodeRole};
+use highwater_server::cluster::{self, ClusterFile, NodeRole};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::net::{TcpListener, TcpStream};
@@ -246,7 +246,7 @@ async fn locks_and_tokens_survive_every_kill() {
         nodes.start(slot);
     }
     nodes.leader().await;
-    let ticket = lock_anew(&client, "after all").await;
+    let ticket = lock_anew(&client, "after-all").await;
     assert!(ticket.token() > highest);
     let taken = client
         .acquire(&key("kept"), options().wait(Duration::ZERO))
@@ -301,7 +301,7 @@ async fn a_node_that_cannot_write_its_log_ends_loudly_and_the_others_go_on() {
         let ticket = lock_anew(&client, "many").await;
         assert!(Some(ticket.token()) > highest);
         highest = Some(ticket.token());
-        drop(ticket.release().await);
+        let _ = ticket.release().await;
         let process = nodes.processes[leader].as_mut().expect("it runs");
         if let Some(status) = process.try_wait().expect("a process of ours") {
             assert!(!status.success());
@@ -336,13 +336,20 @@ fn what_cannot_be_a_cluster_is_refused_with_the_reason() {
         });
         command
     };
-    let (a, b, c) = ("h:1,h:2", "h:3,h:4", "h:5,h:6");
+    let (a, b, c) = (
+        "127.0.0.1:1,127.0.0.1:2",
+        "127.0.0.1:3,127.0.0.1:4",
+        "127.0.0.1:5,127.0.0.1:6",
+    );
     refuses(&mut new(&[a, b]), "a cluster has 3 or 5 nodes");
     refuses(
-        &mut new(&[a, b, c, "h:7,h:8"]),
+        &mut new(&[a, b, c, "127.0.0.1:7,127.0.0.1:8"]),
         "a cluster has 3 or 5 nodes",
     );
-    refuses(&mut new(&[a, b, "h:5,h:4"]), "h:4 is there twice");
+    refuses(
+        &mut new(&[a, b, "127.0.0.1:5,127.0.0.1:4"]),
+        "127.0.0.1:4 is there twice",
+    );
     assert!(new(&[a, b, c]).output().expect("runs").status.success());
     refuses(&mut new(&[a, b, c]), "cannot be read or written");
 

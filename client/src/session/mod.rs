@@ -88,6 +88,10 @@ impl Session {
         self.controls.close();
         self.acquires.close();
         self.pending.give_up(self.output.written);
+        // A call that has its place in a queue and is only now put there would be left there, with a
+        // caller who waits for it to the end, if the queue were just dropped.
+        while self.controls.recv().await.is_some() {}
+        while self.acquires.recv().await.is_some() {}
         if matches!(end, End::Closed) {
             let _ = timeout(GOODBYE_TIME, self.writer.shutdown()).await;
         }

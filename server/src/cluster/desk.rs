@@ -236,6 +236,10 @@ impl Desk {
         self.state().draining = true;
     }
 
+    pub(super) fn is_draining(&self) -> bool {
+        self.state().draining
+    }
+
     /// The consensus engine has ended: nothing is known any more.
     pub(super) fn fail(&self) {
         if let Ok(mut state) = self.state.lock() {

@@ -223,6 +223,12 @@ impl Journal {
         Ok(journal)
     }
 
+    /// From now on the file takes nothing.
+    #[cfg(test)]
+    pub(super) fn break_for_test(&mut self) {
+        self.file = File::open(self.folder.join(NAME)).unwrap();
+    }
+
     /// Stores these records; when this returns they survive a crash.
     pub(super) fn store(&mut self, records: &Records) -> io::Result<()> {
         if records.0.is_empty() {

@@ -208,3 +208,45 @@ impl RaftLogStorage<Types> for Log {
 
 /// How many bytes become one block at most, if no single request has more.
 const MOST_AT_ONCE: usize = 4 * 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use highwater_lock::Domain;
+    use openraft::type_config::TypeConfigExt as _;
+    use openraft::vote::RaftLeaderId as _;
+    use openraft::vote::leader_id_std::LeaderId;
+
+    use super::*;
+    use crate::cluster::types::Payload;
+
+    /// A journal whose file takes nothing, as that of a full disk.
+    fn broken(folder: &std::path::Path) -> (Journal, Contents) {
+        let lock = Arc::new(tempfile::tempfile().unwrap());
+        let domain = Domain::from_bytes([1; 32]);
+        let (mut journal, contents) = Journal::open(folder, domain, 1, lock).unwrap();
+        journal.break_for_test();
+        (journal, contents)
+    }
+
+    #[tokio::test]
+    async fn after_a_failed_write_nothing_is_reported_as_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let (journal, contents) = broken(folder.path());
+        let (mut log, _ended) = Log::start(journal, contents).unwrap();
+        let leader_id = LeaderId::new(1, 1);
+        let vote = Vote {
+            leader_id,
+            committed: false,
+        };
+        for index in 0..2 {
+            assert!(log.save_vote(&vote).await.is_err());
+            let (done, stored) = Types::oneshot();
+            let entry = Entry {
+                log_id: LogId::new_term_index(1, index),
+                payload: Payload::Blank,
+            };
+            log.append([entry], IOFlushed::signal(done)).await.unwrap();
+            assert!(stored.await.unwrap().is_err());
+        }
+    }
+}

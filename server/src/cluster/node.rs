@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use highwater_protocol::handshake::Slot;
 use openraft::async_runtime::WatchReceiver as _;
-use openraft::errors::ClientWriteError;
+use openraft::errors::{ClientWriteError, Fatal};
 use openraft::impls::ProgressResponder;
 use openraft::{Instant as _, ServerState};
 use tokio::time::{Instant, sleep, timeout};
@@ -124,6 +124,9 @@ impl Node {
                 (self.role(&metrics), metrics.running_state.clone())
             };
             if let Err(error) = running {
+                if matches!(error, Fatal::Stopped) && self.desk.is_draining() {
+                    return;
+                }
                 tracing::error!(%error, "the consensus engine has ended: this node steps out");
                 self.desk.fail();
                 return;
@@ -199,29 +202,51 @@ impl Node {
         metrics.state == ServerState::Leader
     }
 
-    /// Hands the lead over to the node that is furthest, and waits until it has it.
+    /// Hands the lead over to the node that is furthest, and waits until it has it. One that does not
+    /// take it at once, because it has just come back, say, is not waited for long.
     pub(crate) async fn step_down(&self) -> Result<(), Failure> {
+        let heirs = self.heirs()?;
+        let begun = system::now();
+        while system::now() < begun + HAND_OVER_TIME {
+            for heir in &heirs {
+                tracing::info!(heir, "the lead is handed over");
+                self.raft.trigger().transfer_leader(*heir).await?;
+                let done = timeout(HEIR_TIME, async {
+                    while self.leads() {
+                        sleep(SHORT).await;
+                    }
+                });
+                if done.await.is_ok() {
+                    return Ok(());
+                }
+            }
+        }
+        Err("no other node has taken over in time".into())
+    }
+
+    /// The other voters, the best ones first: heard from just now, and furthest in the log.
+    fn heirs(&self) -> Result<Vec<u64>, Failure> {
         let metrics = self.raft.metrics();
-        let heir = {
-            let metrics = metrics.borrow_watched();
-            if metrics.state != ServerState::Leader {
-                return Err("this node does not lead".into());
-            }
-            let replicated = metrics.replication.iter().flatten();
-            let voters = metrics.membership_config.membership();
-            let heirs = replicated.filter(|(id, _)| voters.voter_ids().any(|voter| voter == **id));
-            let heir = heirs.max_by_key(|(_, matched)| **matched);
-            heir.map(|(id, _)| *id).ok_or("no other node is there")?
-        };
-        tracing::info!(heir, "the lead is handed over");
-        self.raft.trigger().transfer_leader(heir).await?;
-        let done = timeout(HAND_OVER_TIME, async {
-            while self.leads() {
-                sleep(SHORT).await;
-            }
-        });
-        done.await
-            .map_err(|_| "no other node has taken over in time".into())
+        let metrics = metrics.borrow_watched();
+        if metrics.state != ServerState::Leader {
+            return Err("this node does not lead".into());
+        }
+        let voters: Vec<u64> = metrics.membership_config.voter_ids().collect();
+        let replicated = metrics.replication.iter().flatten();
+        let mut heirs: Vec<_> = replicated
+            .filter(|(id, _)| voters.contains(id))
+            .map(|(id, matched)| {
+                let acked = metrics.heartbeat.as_ref().and_then(|acked| acked.get(id));
+                let silence = acked.and_then(|acked| Some((*acked)?.elapsed()));
+                let lively = silence.is_some_and(|silence| silence < rules::HEARTBEAT * 2);
+                (lively, *matched, *id)
+            })
+            .collect();
+        heirs.sort_unstable();
+        match heirs.is_empty() {
+            true => Err("no other node is there".into()),
+            false => Ok(heirs.into_iter().rev().map(|(.., id)| id).collect()),
+        }
     }
 
     /// Ends this node's part in an orderly way: another one leads, whoever waits here is told.
@@ -323,5 +348,7 @@ pub(super) fn mark(marker: &Path, folder: &Path) -> std::io::Result<()> {
 /// How often the time is looked at when nothing happens.
 const PULSE: Duration = Duration::from_millis(25);
 const SHORT: Duration = Duration::from_millis(2);
+/// How long the best of the others may take to lead.
+const HEIR_TIME: Duration = Duration::from_millis(150);
 const HAND_OVER_TIME: Duration = Duration::from_secs(2);
 const ASK_TIME: Duration = Duration::from_secs(3);

@@ -16,3 +16,4 @@ mod partitions;
 mod proxy;
 mod published;
 mod restarts;
+mod secure;

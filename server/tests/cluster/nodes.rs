@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_server::cluster::{self, ClusterFile, NodeAddresses, NodeRole};
 use highwater_server::{Builder, Secret, Server, StartError};
+use rustls::{ClientConfig, ServerConfig};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -19,11 +21,15 @@ pub(crate) const TOKEN: &[u8] = b"a client token of tests";
 /// How long anything may take that is expected to come.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
+/// To be called with, and to call with.
+pub(crate) type Tls = (Arc<ServerConfig>, Arc<ClientConfig>);
+
 pub(crate) struct Nodes {
     folder: TempDir,
     pub(crate) file: ClusterFile,
     proxies: Vec<Proxy>,
     entrances: Vec<Proxy>,
+    tls: Option<Tls>,
     cuts: Cuts,
     servers: Vec<Option<Server>>,
     /// Where clients find the nodes, also after a restart.
@@ -33,6 +39,11 @@ pub(crate) struct Nodes {
 impl Nodes {
     /// Nodes that are up; the cluster has not begun.
     pub(crate) async fn fresh(count: u8) -> Self {
+        Self::fresh_with(count, None).await
+    }
+
+    /// The same, with TLS for clients and between nodes.
+    pub(crate) async fn fresh_with(count: u8, tls: Option<Tls>) -> Self {
         let _ = tracing_subscriber::fmt()
             .with_test_writer()
             .with_max_level(tracing::Level::WARN)
@@ -41,8 +52,12 @@ impl Nodes {
         let cuts = Cuts::new(BTreeSet::new());
         let (mut proxies, mut entrances) = (Vec::new(), Vec::new());
         for slot in 0..count {
-            proxies.push(Proxy::for_peers(slot, &cuts).await);
-            entrances.push(Proxy::for_clients().await);
+            // Who calls cannot be seen through TLS, so there nothing can be held back.
+            proxies.push(match &tls {
+                None => Proxy::for_peers(slot, &cuts).await,
+                Some(_) => Proxy::plain().await,
+            });
+            entrances.push(Proxy::plain().await);
         }
         let addresses = proxies.iter().enumerate();
         let addresses: Vec<NodeAddresses> = addresses
@@ -61,6 +76,7 @@ impl Nodes {
             servers: (0..count).map(|_| None).collect(),
             addresses: entrances.iter().map(|proxy| proxy.address).collect(),
             entrances,
+            tls,
         };
         for slot in 0..count {
             nodes.start(slot).await;
@@ -82,12 +98,16 @@ impl Nodes {
 
     pub(crate) fn builder(&self, slot: u8) -> Builder {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        Server::builder()
+        let builder = Server::builder()
             .cluster(self.file.clone(), slot)
             .listen(any)
             .peer_listen(any)
             .data_dir(self.data_dir(slot))
-            .client_token(Secret::new(TOKEN).unwrap())
+            .client_token(Secret::new(TOKEN).unwrap());
+        match &self.tls {
+            Some((accept, connect)) => builder.tls(accept.clone()).peer_tls(connect.clone()),
+            None => builder,
+        }
     }
 
     /// Starts a node; one that was stopped before in this process may need a moment to be gone.

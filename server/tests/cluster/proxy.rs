@@ -25,8 +25,8 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// In front of a node for its clients, under an address that stays when the node comes back.
-    pub(crate) async fn for_clients() -> Self {
+    /// Passes everything on, under an address that stays when the node comes back.
+    pub(crate) async fn plain() -> Self {
         Self::run(|listener, target| async move {
             let mut connections = JoinSet::new();
             loop {
