@@ -53,7 +53,7 @@ struct State {
     /// This node's own.
     slot: Slot,
     machine: Machine,
-    /// Lease time at the last command that moved it, and this node's clock then.
+    /// Lease time at the last command, and this node's clock then.
     stamped: (Timestamp, Timestamp),
     connections: BTreeMap<ConnectionId, Link>,
     connections_so_far: u64,
@@ -399,9 +399,8 @@ impl State {
                 self.decided(now, then, outcome.reply);
             }
         }
-        if self.machine.now() > self.stamped.0 {
-            self.stamped = (self.machine.now(), now);
-        }
+        // Also if it has not moved on: what this node's clock showed before is not lease time.
+        self.stamped = (self.machine.now(), now);
     }
 
     fn happened(&mut self, now: Timestamp, ours: bool, by: Slot, event: Event) {
