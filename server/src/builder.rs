@@ -96,6 +96,7 @@ impl Builder {
             slot,
             peer_listen: None,
             peer_tls: None,
+            snapshot_every: NonZeroU32::new(cluster::SNAPSHOT_EVERY).expect("it is not zero"),
         });
         self
     }
@@ -106,6 +107,17 @@ impl Builder {
     pub fn peer_listen(mut self, address: SocketAddr) -> Self {
         if let Some(seat) = &mut self.seat {
             seat.peer_listen = Some(address);
+        }
+        self
+    }
+
+    /// Takes a snapshot of the locks after so many entries of the log, 10,000 by default: fewer make a
+    /// start quicker and the log shorter, and cost more work. To be called after
+    /// [`Builder::cluster`].
+    #[cfg(feature = "cluster")]
+    pub fn snapshot_every(mut self, entries: NonZeroU32) -> Self {
+        if let Some(seat) = &mut self.seat {
+            seat.snapshot_every = entries;
         }
         self
     }

@@ -32,6 +32,7 @@ mod types;
 
 pub use self::file::{ClusterFile, ClusterFileError, NewCluster, NodeAddresses};
 pub use self::operator::{OperatorError, init, status, step_down};
+pub(crate) use self::rules::SNAPSHOT_EVERY;
 pub use self::start::ClusterError;
 pub(crate) use self::start::{Running, Seat, start};
 pub use self::status::{NodeRole, NodeStatus};

@@ -37,6 +37,6 @@ pub(super) const IN_TOUCH: Duration = Duration::from_millis(600);
 /// How many batches may be on their way through the log at once.
 pub(super) const IN_FLIGHT: usize = 4;
 /// After how many entries a snapshot is taken.
-pub(super) const SNAPSHOT_EVERY: u64 = 10_000;
-/// How many entries a snapshot leaves in the log, for nodes that are a little behind.
-pub(super) const ENTRIES_KEPT: u64 = 2_000;
+pub(crate) const SNAPSHOT_EVERY: u32 = 10_000;
+/// The part of them that a snapshot leaves in the log, for nodes that are a little behind.
+pub(super) const KEPT_PART: u64 = 5;

@@ -3,6 +3,7 @@
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,6 +37,8 @@ pub(crate) struct Seat {
     pub(crate) peer_listen: Option<SocketAddr>,
     /// How to know the other nodes, where TLS is on.
     pub(crate) peer_tls: Option<Arc<ClientConfig>>,
+    /// After how many entries a snapshot is taken.
+    pub(crate) snapshot_every: NonZeroU32,
 }
 
 /// A node and its tasks. Dropping it ends the tasks.
@@ -112,7 +115,7 @@ pub(crate) async fn start(
     let desk = Arc::new(Desk::new(file.identity(), member.slot, machine));
     let replica = Replica::new(Arc::clone(&desk), seed, snapshots);
     let network = Network::new(Arc::clone(&trust), member);
-    let config = Arc::new(config()?);
+    let config = Arc::new(config(seat.snapshot_every.get().into())?);
     let raft = Raft::new(member.id(), config, network, log, replica).await;
     let raft = raft.map_err(|error| ClusterError::Engine(error.to_string()))?;
     let parts = (file.clone(), Arc::clone(&desk));
@@ -138,7 +141,7 @@ pub(crate) async fn start(
     })
 }
 
-fn config() -> Result<Config, ClusterError> {
+fn config(snapshot_every: u64) -> Result<Config, ClusterError> {
     let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let config = Config {
         cluster_name: "highwater".to_owned(),
@@ -146,8 +149,8 @@ fn config() -> Result<Config, ClusterError> {
         election_timeout_min: millis(rules::ELECTION.0),
         election_timeout_max: millis(rules::ELECTION.1),
         install_snapshot_timeout: 10_000,
-        snapshot_policy: SnapshotPolicy::LogsSinceLast(rules::SNAPSHOT_EVERY),
-        max_in_snapshot_log_to_keep: rules::ENTRIES_KEPT,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(snapshot_every),
+        max_in_snapshot_log_to_keep: snapshot_every / rules::KEPT_PART,
         enable_pre_vote: Some(true),
         // A restarted process must not go on with a term whose waiters were another process's.
         enable_leader_restore: Some(false),

@@ -17,3 +17,4 @@ mod proxy;
 mod published;
 mod restarts;
 mod secure;
+mod snapshots;

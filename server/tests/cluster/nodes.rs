@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +31,7 @@ pub(crate) struct Nodes {
     proxies: Vec<Proxy>,
     entrances: Vec<Proxy>,
     tls: Option<Tls>,
+    snapshot_every: NonZeroU32,
     cuts: Cuts,
     servers: Vec<Option<Server>>,
     /// Where clients find the nodes, also after a restart.
@@ -37,6 +39,11 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
+    /// From the next start of a node on.
+    pub(crate) fn snapshot_every(&mut self, entries: u32) {
+        self.snapshot_every = NonZeroU32::new(entries).unwrap();
+    }
+
     /// Nodes that are up; the cluster has not begun.
     pub(crate) async fn fresh(count: u8) -> Self {
         Self::fresh_with(count, None).await
@@ -77,6 +84,7 @@ impl Nodes {
             addresses: entrances.iter().map(|proxy| proxy.address).collect(),
             entrances,
             tls,
+            snapshot_every: NonZeroU32::new(10_000).unwrap(),
         };
         for slot in 0..count {
             nodes.start(slot).await;
@@ -104,6 +112,7 @@ impl Nodes {
             .peer_listen(any)
             .data_dir(self.data_dir(slot))
             .client_token(Secret::new(TOKEN).unwrap());
+        let builder = builder.snapshot_every(self.snapshot_every);
         match &self.tls {
             Some((accept, connect)) => builder.tls(accept.clone()).peer_tls(connect.clone()),
             None => builder,
