@@ -6,6 +6,7 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use highwater_server::cluster::{
@@ -30,6 +31,7 @@ enum Command {
     Init(Init),
     Status(Status),
     StepDown(StepDown),
+    Replace(Replace),
 }
 
 /// Write the files of a new cluster: its identity, the addresses of its nodes, a secret for them
@@ -93,6 +95,27 @@ struct StepDown {
     slot: Option<u8>,
 }
 
+/// Put a new node in the place of one that is gone for good, with its data directory, say.
+///
+/// Tells with which generation the new node has to be started: on an empty data directory, with the
+/// same slot, where the cluster file says. Then waits until that has caught up, and lets it vote in
+/// the place of the old one, which must not come back. One node at a time; a majority must be there.
+///
+/// Example:
+///   highwater cluster replace --cluster /etc/highwater/cluster.toml --slot 1
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+struct Replace {
+    #[command(flatten)]
+    files: Files,
+    /// The slot of the node that is gone.
+    #[arg(long, value_name = "SLOT")]
+    slot: u8,
+    /// How long to wait for the new node, in seconds. It can be waited for again.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    wait: u64,
+}
+
 #[derive(Args)]
 struct Files {
     /// The cluster file.
@@ -133,6 +156,7 @@ pub(crate) fn run(options: Options) -> Result<(), ClusterError> {
                 say("the cluster has begun\n")
             }
             Command::Status(status) => show(&status).await,
+            Command::Replace(replace) => put_in_place(&replace).await,
             Command::StepDown(step_down) => hand_over(&step_down).await,
         }
     };
@@ -201,8 +225,9 @@ fn line(status: &NodeStatus) -> String {
     };
     let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
     format!(
-        "slot {} {role} term {} entries {} applied {} held {} waiting {}\n",
+        "slot {} generation {} {role} term {} entries {} applied {} held {} waiting {}\n",
         status.slot,
+        status.generation,
         status.term,
         number(status.last_entry),
         number(status.applied),
@@ -211,16 +236,42 @@ fn line(status: &NodeStatus) -> String {
     )
 }
 
+async fn leader(file: &ClusterFile, tls: &Tls) -> Result<u8, ClusterError> {
+    let said = ask_all(file, tls).await.into_iter();
+    let mut nodes = said.filter_map(|(_, said)| said.ok());
+    let leader = nodes.find(|node| node.role == NodeRole::Leader);
+    Ok(leader.ok_or(ClusterError::NoLeader)?.slot)
+}
+
+async fn put_in_place(options: &Replace) -> Result<(), ClusterError> {
+    let (file, tls) = options.files.read()?;
+    let slot = options.slot;
+    let asked = leader(&file, &tls).await?;
+    let generation = cluster::replace(&file, asked, slot, tls.clone()).await?;
+    say(&format!(
+        "start the new node of slot {slot} with --cluster-generation {generation}, on an empty data \
+         directory\n"
+    ))?;
+    let until = tokio::time::Instant::now() + Duration::from_secs(options.wait);
+    loop {
+        // Another node may lead meanwhile.
+        if let Ok(asked) = leader(&file, &tls).await
+            && cluster::promote(&file, asked, slot, tls.clone()).await?
+        {
+            return say(&format!("slot {slot} votes with generation {generation}\n"));
+        }
+        if tokio::time::Instant::now() >= until {
+            return Err(ClusterError::NotThere { slot });
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
 async fn hand_over(options: &StepDown) -> Result<(), ClusterError> {
     let (file, tls) = options.files.read()?;
     let slot = match options.slot {
         Some(slot) => slot,
-        None => {
-            let said = ask_all(&file, &tls).await.into_iter();
-            let mut nodes = said.filter_map(|(_, said)| said.ok());
-            let leader = nodes.find(|node| node.role == NodeRole::Leader);
-            leader.ok_or(ClusterError::NoLeader)?.slot
-        }
+        None => leader(&file, &tls).await?,
     };
     cluster::step_down(&file, slot, tls).await?;
     say(&format!("slot {slot} has handed over\n"))
@@ -245,6 +296,8 @@ pub(crate) enum ClusterError {
     Tls(#[from] TlsError),
     #[error("no node leads")]
     NoLeader,
+    #[error("the new node of slot {slot} has not caught up; start it, and wait for it again")]
+    NotThere { slot: u8 },
     #[error("the system refuses what the command needs")]
     Runtime(#[source] std::io::Error),
     #[error("standard output takes nothing")]

@@ -280,6 +280,40 @@ async fn a_signal_hands_the_lead_over() {
     }
 }
 
+/// A node whose data directory is lost is refused, and a new one takes its slot over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_lost_its_disk_is_replaced() {
+    let mut nodes = Nodes::begun().await;
+    let client = nodes.client().await;
+    let kept = client.acquire(&key("kept"), options()).await.expect("free");
+    let slot = nodes.leader().await;
+    nodes.kill(slot);
+    let data = nodes.folder.path().join(format!("data-{slot}"));
+    std::fs::remove_dir_all(&data).expect("a folder");
+    refuses(
+        &mut nodes.command(slot),
+        "its data directory is not the one it had",
+    );
+    std::fs::remove_dir_all(&data).expect("a folder");
+    nodes.leader().await;
+    let mut replace = highwater(&["cluster", "replace", "--slot", &slot.to_string()]);
+    replace.arg("--cluster").arg(nodes.path());
+    let mut replace = replace.stdout(Stdio::piped()).spawn().expect("starts");
+    let mut lines = BufReader::new(replace.stdout.take().expect("a pipe")).lines();
+    let line = lines.next().expect("a line").expect("text");
+    assert!(line.contains("--cluster-generation 2"), "{line}");
+    let mut command = nodes.command(slot);
+    command.args(["--cluster-generation", "2"]);
+    nodes.start_with(slot, command);
+    let line = lines.next().expect("a line").expect("text");
+    assert_eq!(line, format!("slot {slot} votes with generation 2"));
+    assert!(replace.wait().expect("a process of ours").success());
+    nodes.kill(slot);
+    nodes.start(slot);
+    nodes.leader().await;
+    assert_eq!(kept.release().await, Ok(Release::Released));
+}
+
 /// The largest file is as good as a full disk, and needs no disk of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_cannot_write_its_log_ends_loudly_and_the_others_go_on() {

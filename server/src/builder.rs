@@ -96,6 +96,7 @@ impl Builder {
             slot,
             peer_listen: None,
             peer_tls: None,
+            generation: None,
             snapshot_every: NonZeroU32::new(cluster::SNAPSHOT_EVERY).expect("it is not zero"),
         });
         self
@@ -107,6 +108,17 @@ impl Builder {
     pub fn peer_listen(mut self, address: SocketAddr) -> Self {
         if let Some(seat) = &mut self.seat {
             seat.peer_listen = Some(address);
+        }
+        self
+    }
+
+    /// Takes the slot over from a node that is gone for good, as the generation that
+    /// [`cluster::replace`](crate::cluster::replace) has told, with a data directory of its own. Only
+    /// needed for its first start. To be called after [`Builder::cluster`].
+    #[cfg(feature = "cluster")]
+    pub fn generation(mut self, generation: NonZeroU32) -> Self {
+        if let Some(seat) = &mut self.seat {
+            seat.generation = Some(generation);
         }
         self
     }

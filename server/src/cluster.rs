@@ -31,7 +31,7 @@ mod status;
 mod types;
 
 pub use self::file::{ClusterFile, ClusterFileError, NewCluster, NodeAddresses};
-pub use self::operator::{OperatorError, init, status, step_down};
+pub use self::operator::{OperatorError, init, promote, replace, status, step_down};
 pub(crate) use self::rules::SNAPSHOT_EVERY;
 pub use self::start::ClusterError;
 pub(crate) use self::start::{Running, Seat, start};

@@ -125,6 +125,21 @@ impl Records {
     }
 }
 
+/// Which node's log is in this directory, if one is.
+pub(super) fn owner(folder: &Path) -> io::Result<Option<u64>> {
+    let mut header = [0; HEADER_BYTES];
+    let read = File::open(folder.join(NAME)).and_then(|mut file| file.read_exact(&mut header));
+    match read {
+        Ok(()) => {
+            let mut node = [0; 8];
+            node.copy_from_slice(&header[HEADER_BYTES - 12..HEADER_BYTES - 4]);
+            Ok(Some(u64::from_be_bytes(node)))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The open file. After an error nobody knows what it holds: it must not be used any more.
 #[derive(Debug)]
 pub(super) struct Journal {

@@ -18,7 +18,7 @@ use super::journal::sync_folder;
 use super::peer::Trust;
 use super::peer::frame::{FRESH, MARK};
 use super::peer::handshake::Caller;
-use super::peer::link::Link;
+use super::peer::link::{Link, LinkError};
 use super::rules;
 use super::status::{NodeRole, NodeStatus};
 use super::types::{Address, Member, Raft};
@@ -274,6 +274,96 @@ impl Node {
         }
     }
 
+    /// Whether this node may still speak for its slot: not if another one has taken that over.
+    pub(super) fn may_speak(&self, peer: Member) -> bool {
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let membership = metrics.membership_config.membership();
+        let mut of_slot = membership
+            .nodes()
+            .filter_map(|(id, _)| Member::from_id(*id));
+        membership.get_node(&peer.id()).is_some()
+            || !of_slot.any(|known| known.slot == peer.slot && known.generation > peer.generation)
+    }
+
+    /// Lets a new node take a slot over whose node is gone: gives the generation that it has to have.
+    /// It learns first, and votes when [`Node::promote`] finds that it has caught up.
+    pub(super) async fn replace(&self, slot: Slot) -> Result<u64, Failure> {
+        let (replaced, newcomer) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            if metrics.state != ServerState::Leader {
+                return Err("this node does not lead".into());
+            }
+            let membership = metrics.membership_config.membership();
+            let voters: Vec<u64> = membership.voter_ids().collect();
+            let of_slot = |id: &u64| Member::from_id(*id).filter(|member| member.slot == slot);
+            let all: Vec<Member> = membership
+                .nodes()
+                .filter_map(|(id, _)| of_slot(id))
+                .collect();
+            let newest = all.iter().max().ok_or("this slot has no node")?;
+            if !voters.contains(&newest.id()) {
+                return Ok(newest.generation);
+            }
+            let generation = newest.generation + 1;
+            (*newest, Member { slot, generation })
+        };
+        if replaced == self.member || self.answers(replaced).await {
+            return Err("the node of this slot still answers: stop it first".into());
+        }
+        let node = self
+            .file
+            .node(slot.get())
+            .ok_or("this slot is not in the cluster file")?;
+        let address = Address(node.addresses.peers.clone());
+        tracing::warn!(%replaced, by = newcomer.generation, "a node is to be replaced");
+        self.raft.add_learner(newcomer.id(), address, false).await?;
+        Ok(newcomer.generation)
+    }
+
+    /// Whether this very node is there, however badly it may be.
+    async fn answers(&self, member: Member) -> bool {
+        let address = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let node = metrics.membership_config.get_node(&member.id());
+            node.map(|address| address.0.clone()).unwrap_or_default()
+        };
+        let own = Caller::Node(self.member);
+        let link = Link::new(Arc::clone(&self.trust), own, member.into(), address);
+        let answered = link.call(FRESH, Vec::new(), ASK_TIME).await;
+        matches!(answered, Ok(_) | Err(LinkError::Failed(_)))
+    }
+
+    /// Lets the new node of a slot vote in the place of the old one, if it has caught up.
+    pub(super) async fn promote(&self, slot: Slot) -> Result<bool, Failure> {
+        let voters: std::collections::BTreeSet<u64> = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            if metrics.state != ServerState::Leader {
+                return Err("this node does not lead".into());
+            }
+            let membership = metrics.membership_config.membership();
+            let of_slot = |id: &u64| Member::from_id(*id).is_some_and(|member| member.slot == slot);
+            let newcomer = membership.learner_ids().find(of_slot);
+            let newcomer = newcomer.ok_or("nobody waits to take this slot over")?;
+            let replicated = metrics
+                .replication
+                .as_ref()
+                .and_then(|all| all.get(&newcomer));
+            let matched = replicated.and_then(|matched| Some((*matched)?.index()));
+            let last = metrics.last_log_index.unwrap_or(0);
+            if matched.is_none_or(|matched| matched + CAUGHT_UP < last) {
+                return Ok(false);
+            }
+            let others = membership.voter_ids().filter(|id| !of_slot(id));
+            others.chain([newcomer]).collect()
+        };
+        self.raft.change_membership(voters, false).await?;
+        Ok(true)
+    }
+
     /// That this node has never been part of this cluster.
     pub(super) async fn is_fresh(&self) -> Result<(), Failure> {
         let used = "this identity was used here before: a cluster begins only once";
@@ -287,7 +377,8 @@ impl Node {
     pub(super) async fn mark(&self) -> Result<(), Failure> {
         self.is_fresh().await?;
         let (marker, folder) = (self.file.marker(self.member.slot), self.folder.clone());
-        let marked = tokio::task::spawn_blocking(move || mark(&marker, &folder)).await?;
+        let member = self.member;
+        let marked = tokio::task::spawn_blocking(move || mark(&marker, &folder, member)).await?;
         Ok(marked?)
     }
 
@@ -328,14 +419,10 @@ impl Node {
 pub(super) const BEGUN: &str = "begun";
 
 /// Leaves both marks.
-pub(super) fn mark(marker: &Path, folder: &Path) -> std::io::Result<()> {
+pub(super) fn mark(marker: &Path, folder: &Path, member: Member) -> std::io::Result<()> {
     for path in [&folder.join(BEGUN), marker] {
-        let mut options = std::fs::File::options();
-        let file = options
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
+        let mut file = std::fs::File::create(path)?;
+        std::io::Write::write_all(&mut file, member.generation.to_string().as_bytes())?;
         file.sync_all()?;
         sync_folder(match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -345,10 +432,21 @@ pub(super) fn mark(marker: &Path, folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// The generation in a mark, if there is one. One that says nothing is taken for the highest.
+pub(super) fn marked(marker: &Path) -> std::io::Result<Option<u64>> {
+    match std::fs::read_to_string(marker) {
+        Ok(text) => Ok(Some(text.trim().parse().unwrap_or(u64::MAX))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// How often the time is looked at when nothing happens.
 const PULSE: Duration = Duration::from_millis(25);
 const SHORT: Duration = Duration::from_millis(2);
 /// How long the best of the others may take to lead.
 const HEIR_TIME: Duration = Duration::from_millis(150);
+/// How many entries a node may be behind when it begins to vote.
+const CAUGHT_UP: u64 = 100;
 const HAND_OVER_TIME: Duration = Duration::from_secs(2);
 const ASK_TIME: Duration = Duration::from_secs(3);

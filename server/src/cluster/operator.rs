@@ -9,7 +9,7 @@ use rustls::ClientConfig;
 
 use super::file::ClusterFile;
 use super::peer::Trust;
-use super::peer::frame::{INIT, STATUS, STEP_DOWN};
+use super::peer::frame::{INIT, PROMOTE, REPLACE, STATUS, STEP_DOWN};
 use super::peer::handshake::{Callee, Caller};
 use super::peer::link::{Link, LinkError};
 use super::status::NodeStatus;
@@ -23,7 +23,7 @@ pub async fn status(
     slot: u8,
     tls: Option<Arc<ClientConfig>>,
 ) -> Result<NodeStatus, OperatorError> {
-    let bytes = ask(file, slot, tls, STATUS, PATIENCE).await?;
+    let bytes = ask(file, slot, tls, STATUS, Vec::new(), PATIENCE).await?;
     NodeStatus::decode(&bytes).ok_or(OperatorError::Unintelligible { slot })
 }
 
@@ -38,7 +38,9 @@ pub async fn init(
     slot: u8,
     tls: Option<Arc<ClientConfig>>,
 ) -> Result<(), OperatorError> {
-    ask(file, slot, tls, INIT, INIT_PATIENCE).await.map(drop)
+    ask(file, slot, tls, INIT, Vec::new(), INIT_PATIENCE)
+        .await
+        .map(drop)
 }
 
 /// Has the node of this slot hand the lead over to another one, if it leads.
@@ -50,7 +52,41 @@ pub async fn step_down(
     slot: u8,
     tls: Option<Arc<ClientConfig>>,
 ) -> Result<(), OperatorError> {
-    ask(file, slot, tls, STEP_DOWN, PATIENCE).await.map(drop)
+    ask(file, slot, tls, STEP_DOWN, Vec::new(), PATIENCE)
+        .await
+        .map(drop)
+}
+
+/// Has the leader let a new node take a slot over whose node is gone for good, and gives the
+/// generation with which that has to be started, on a data directory of its own. Asked again before
+/// [`promote`] has succeeded, it gives the same one.
+///
+/// # Errors
+/// The node that is asked does not lead, or the node of the slot still answers.
+pub async fn replace(
+    file: &ClusterFile,
+    leader: u8,
+    slot: u8,
+    tls: Option<Arc<ClientConfig>>,
+) -> Result<u64, OperatorError> {
+    let bytes = ask(file, leader, tls, REPLACE, vec![slot], INIT_PATIENCE).await?;
+    let generation = bytes.try_into().map(u64::from_be_bytes);
+    generation.map_err(|_| OperatorError::Unintelligible { slot: leader })
+}
+
+/// Has the leader let the new node of a slot vote in the place of the old one, if it has caught up;
+/// says whether it has.
+///
+/// # Errors
+/// The node that is asked does not lead, or nobody waits to take the slot over.
+pub async fn promote(
+    file: &ClusterFile,
+    leader: u8,
+    slot: u8,
+    tls: Option<Arc<ClientConfig>>,
+) -> Result<bool, OperatorError> {
+    let bytes = ask(file, leader, tls, PROMOTE, vec![slot], INIT_PATIENCE).await?;
+    Ok(bytes == [1])
 }
 
 async fn ask(
@@ -58,6 +94,7 @@ async fn ask(
     slot: u8,
     tls: Option<Arc<ClientConfig>>,
     kind: u8,
+    body: Vec<u8>,
     patience: Duration,
 ) -> Result<Vec<u8>, OperatorError> {
     let node = file.node(slot).ok_or(OperatorError::NoSuchSlot { slot })?;
@@ -74,7 +111,7 @@ async fn ask(
     };
     let address = node.addresses.peers.clone();
     let link = Link::new(Arc::new(trust), Caller::Operator, callee, address);
-    let answered = link.call(kind, Vec::new(), patience).await;
+    let answered = link.call(kind, body, patience).await;
     answered.map_err(|error| match error {
         LinkError::Failed(reason) => OperatorError::Refused { slot, reason },
         other => OperatorError::Unreachable {

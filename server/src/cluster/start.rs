@@ -17,10 +17,10 @@ use tokio::task::JoinHandle;
 
 use super::desk::Desk;
 use super::file::ClusterFile;
-use super::journal::{Contents, Journal, JournalError};
+use super::journal::{self, Contents, Journal, JournalError};
 use super::log::Log;
 use super::network::Network;
-use super::node::{BEGUN, Node, mark};
+use super::node::{BEGUN, Node, mark, marked};
 use super::peer::{Trust, serve};
 use super::replica::Replica;
 use super::rules;
@@ -39,6 +39,8 @@ pub(crate) struct Seat {
     pub(crate) peer_tls: Option<Arc<ClientConfig>>,
     /// After how many entries a snapshot is taken.
     pub(crate) snapshot_every: NonZeroU32,
+    /// Which of the nodes of its slot a new one is; an old one knows by its data directory.
+    pub(crate) generation: Option<NonZeroU32>,
 }
 
 /// A node and its tasks. Dropping it ends the tasks.
@@ -79,7 +81,7 @@ pub(crate) async fn start(
     if tls.is_some() != seat.peer_tls.is_some() {
         return Err(ClusterError::PeerTls);
     }
-    let member = Member::first(entry.slot);
+    let own_slot = entry.slot;
     let address = entry.addresses.peers.clone();
     let listen_error = |source| ClusterError::Listen {
         address: seat
@@ -102,10 +104,12 @@ pub(crate) async fn start(
     });
     let opened = {
         let (file, folder) = (file.clone(), folder.clone());
-        tokio::task::spawn_blocking(move || open(&file, member, &folder)).await
+        let generation = seat.generation.map(|number| number.get().into());
+        tokio::task::spawn_blocking(move || open(&file, own_slot, generation, &folder)).await
     };
     let opened = opened.map_err(|panic| ClusterError::Io(panic.into()))??;
     let Files {
+        member,
         log,
         written,
         snapshots,
@@ -163,22 +167,47 @@ fn config(snapshot_every: u64) -> Result<Config, ClusterError> {
 }
 
 struct Files {
+    member: Member,
     log: Log,
     written: watch::Receiver<()>,
     snapshots: Snapshots,
 }
 
 /// Opens the data directory. Waits for the disk.
-fn open(file: &ClusterFile, member: Member, folder: &Path) -> Result<Files, ClusterError> {
+fn open(
+    file: &ClusterFile,
+    slot: Slot,
+    generation: Option<u64>,
+    folder: &Path,
+) -> Result<Files, ClusterError> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
     only_for_us(&mut builder);
     builder.create(folder)?;
     check_names(folder)?;
     let lock = Arc::new(lock(folder)?);
-    let marker = file.marker(member.slot);
+    let marker = file.marker(slot);
     let begun = folder.join(BEGUN).exists();
-    if marker.exists() && !begun {
+    let known = journal::owner(folder)?.and_then(Member::from_id);
+    let member = Member {
+        slot,
+        generation: match (known, generation) {
+            (Some(known), None) => known.generation,
+            (Some(known), Some(asked)) if known.generation != asked => {
+                let found = known.generation;
+                return Err(ClusterError::Generation { asked, found });
+            }
+            (_, asked) => asked.unwrap_or(1),
+        },
+    };
+    if let Some(newer) = marked(&marker)?.filter(|marked| *marked > member.generation)
+        && newer != u64::MAX
+    {
+        let own = member.generation;
+        return Err(ClusterError::Replaced { own, newer });
+    }
+    // A node of an earlier generation may have promised things; this one has not.
+    if marked(&marker)?.is_some_and(|marked| marked >= member.generation) && !begun {
         return Err(ClusterError::Forgotten { marker });
     }
     if begun && !folder.join("log").exists() {
@@ -193,11 +222,14 @@ fn open(file: &ClusterFile, member: Member, folder: &Path) -> Result<Files, Clus
     if begun && !used && snapshots.newest().is_some() {
         return Err(ClusterError::Gap);
     }
-    if used && !(begun && marker.exists()) {
-        mark(&marker, folder)?;
+    // One that takes a slot over is part of the cluster from its first start on.
+    let is_unmarked = !begun || marked(&marker)? != Some(member.generation);
+    if is_unmarked && (used || member.generation > 1) {
+        mark(&marker, folder, member)?;
     }
     let (log, written) = Log::start(journal, contents)?;
     Ok(Files {
+        member,
         log,
         written,
         snapshots,
@@ -309,6 +341,23 @@ pub enum ClusterError {
         path: PathBuf,
         /// What is in it.
         name: String,
+    },
+    /// The data directory is that of another node of this slot. Leave the generation out, or give the
+    /// new node a directory of its own.
+    #[error("the data directory belongs to generation {found} of this slot, and not to {asked}")]
+    Generation {
+        /// The generation that was asked for.
+        asked: u64,
+        /// That of the directory.
+        found: u64,
+    },
+    /// Another node has taken the slot over. Leave it in its place.
+    #[error("generation {newer} has taken this slot over from generation {own}")]
+    Replaced {
+        /// The generation of the data directory.
+        own: u64,
+        /// That of the node which was here last.
+        newer: u64,
     },
     /// This node has been part of the cluster, and its data directory does not know of it. It may
     /// have promised votes and stored entries that are lost: it must not go on as if it had not.

@@ -247,6 +247,9 @@ impl Effective {
         let (clients, peers) = (own.clients.clone(), own.peers.clone());
         drop(nodes);
         let mut builder = builder.cluster(file, slot);
+        if let Some(generation) = self.config().cluster_generation {
+            builder = builder.generation(generation);
+        }
         match resolve(&clients) {
             Ok(listen) => builder = builder.listen(listen),
             Err(wrong) => complaints.add("cluster", &self.origin("cluster"), wrong),

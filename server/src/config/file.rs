@@ -91,7 +91,7 @@ impl Entry {
             (ValueKind::Flag, Found::Flag(flag)) => Ok(vec![flag.to_string()]),
             (ValueKind::Number, Found::Number(number)) => Ok(vec![number.replace('_', "")]),
             (ValueKind::Text(_) | ValueKind::List(_), Found::Text(text)) => Ok(vec![text]),
-            (ValueKind::Text("TOKEN" | "SLOT"), Found::Number(number)) => {
+            (ValueKind::Text("TOKEN" | "SLOT" | "N"), Found::Number(number)) => {
                 Ok(vec![number.replace('_', "")])
             }
             (ValueKind::List(_), Found::List(list)) => {

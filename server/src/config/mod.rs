@@ -74,6 +74,8 @@ pub struct Config {
     pub cluster: Option<PathBuf>,
     /// `cluster-slot`: which of its nodes.
     pub cluster_slot: Option<u8>,
+    /// `cluster-generation`: which of the nodes of its slot a new one is.
+    pub cluster_generation: Option<NonZeroU32>,
     /// `peer-listen`: the address for the other nodes, host and port, if it is not that of the file.
     pub peer_listen: Option<String>,
     /// `peer-tls-ca`: who has signed the certificates of the other nodes.
@@ -128,6 +130,7 @@ impl Default for Config {
             first_token: None,
             cluster: None,
             cluster_slot: None,
+            cluster_generation: None,
             peer_listen: None,
             peer_tls_ca: None,
             client_token_files: Vec::new(),

@@ -312,6 +312,7 @@ fn in_cluster(config: &Config, default: &Config) -> Vec<(&'static str, &'static 
     if config.cluster.is_none() {
         let given = [
             ("cluster-slot", config.cluster_slot.is_some()),
+            ("cluster-generation", config.cluster_generation.is_some()),
             ("peer-listen", config.peer_listen.is_some()),
             ("peer-tls-ca", config.peer_tls_ca.is_some()),
         ];

@@ -207,6 +207,16 @@ pub(super) static SETTINGS: &[Setting] = &[
         |config| config.cluster_slot.and_then(shown)
     ),
     row!(
+        "cluster-generation",
+        ValueKind::Text("N"),
+        "What `highwater cluster replace` has told for a node that takes a slot over from one that is gone. Only needed for its first start; afterwards its data directory says so.",
+        |config, values| put(
+            &mut config.cluster_generation,
+            value::number(one(values), NonZeroU32::MIN..=NonZeroU32::MAX).map(Some)
+        ),
+        |config| config.cluster_generation.and_then(shown)
+    ),
+    row!(
         "peer-listen",
         ValueKind::Text("ADDR"),
         "The address for the other nodes of the cluster, if it is not the one that the cluster file tells them.",

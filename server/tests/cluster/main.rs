@@ -15,6 +15,7 @@ mod ours;
 mod partitions;
 mod proxy;
 mod published;
+mod replace;
 mod restarts;
 mod secure;
 mod snapshots;

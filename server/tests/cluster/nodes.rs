@@ -32,6 +32,8 @@ pub(crate) struct Nodes {
     entrances: Vec<Proxy>,
     tls: Option<Tls>,
     snapshot_every: NonZeroU32,
+    /// Of nodes that have taken a slot over, for their first start.
+    pub(crate) generations: Vec<u32>,
     cuts: Cuts,
     servers: Vec<Option<Server>>,
     /// Where clients find the nodes, also after a restart.
@@ -85,6 +87,7 @@ impl Nodes {
             entrances,
             tls,
             snapshot_every: NonZeroU32::new(10_000).unwrap(),
+            generations: vec![1; count.into()],
         };
         for slot in 0..count {
             nodes.start(slot).await;
@@ -101,7 +104,8 @@ impl Nodes {
     }
 
     pub(crate) fn data_dir(&self, slot: u8) -> PathBuf {
-        self.folder.path().join(format!("data-{slot}"))
+        let generation = self.generations[usize::from(slot)];
+        self.folder.path().join(format!("data-{slot}-{generation}"))
     }
 
     pub(crate) fn builder(&self, slot: u8) -> Builder {
@@ -113,6 +117,10 @@ impl Nodes {
             .data_dir(self.data_dir(slot))
             .client_token(Secret::new(TOKEN).unwrap());
         let builder = builder.snapshot_every(self.snapshot_every);
+        let builder = match self.generations[usize::from(slot)] {
+            1 => builder,
+            taken_over => builder.generation(NonZeroU32::new(taken_over).unwrap()),
+        };
         match &self.tls {
             Some((accept, connect)) => builder.tls(accept.clone()).peer_tls(connect.clone()),
             None => builder,

@@ -39,6 +39,8 @@ pub(in crate::cluster) const MARK: u8 = 17;
 pub(in crate::cluster) const STATUS: u8 = 32;
 pub(in crate::cluster) const INIT: u8 = 33;
 pub(in crate::cluster) const STEP_DOWN: u8 = 34;
+pub(in crate::cluster) const REPLACE: u8 = 35;
+pub(in crate::cluster) const PROMOTE: u8 = 36;
 const REPLY: u8 = 0x80;
 const FAILURE: u8 = 0xff;
 

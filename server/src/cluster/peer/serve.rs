@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use highwater_protocol::handshake::Slot;
 use openraft::raft::SnapshotResponse;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,8 +16,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::Stream;
 use super::frame::{
-    self, APPEND, Ends, FRESH, Frame, FrameError, INIT, MARK, PRE_VOTE, SNAPSHOT, STATUS,
-    STEP_DOWN, TRANSFER, VOTE, between,
+    self, APPEND, Ends, FRESH, Frame, FrameError, INIT, MARK, PRE_VOTE, PROMOTE, REPLACE, SNAPSHOT,
+    STATUS, STEP_DOWN, TRANSFER, VOTE, between,
 };
 use super::handshake::{self, ANSWER_BYTES, Caller, Refused};
 use crate::cluster::bytes::{Malformed, Put as _, Reader};
@@ -116,6 +117,9 @@ async fn answer_node(
     request: &Frame,
     incoming: &mut Option<Incoming>,
 ) -> Result<Vec<u8>, Failure> {
+    if !node.may_speak(peer) {
+        return Err("another node has taken this slot over".into());
+    }
     let raft = node.raft();
     let mut reader = Reader::new(&request.body, "request of a peer");
     let mut body = Vec::new();
@@ -203,9 +207,22 @@ async fn answer_operator(node: &Node, request: &Frame) -> Result<Vec<u8>, Failur
     match request.kind {
         STATUS => Ok(node.status().encode()),
         INIT => node.init().await.map(|()| Vec::new()),
+        REPLACE => {
+            let mut body = Vec::new();
+            body.u64(node.replace(slot_in(request)?).await?);
+            Ok(body)
+        }
+        PROMOTE => Ok(vec![node.promote(slot_in(request)?).await?.into()]),
         STEP_DOWN => node.step_down().await.map(|()| Vec::new()),
         _ => Err("an unknown request".into()),
     }
+}
+
+fn slot_in(request: &Frame) -> Result<Slot, Malformed> {
+    let mut reader = Reader::new(&request.body, "request of an operator");
+    let slot = Slot::new(reader.u8()?).ok_or(reader.wrong())?;
+    reader.end()?;
+    Ok(slot)
 }
 
 /// Why a peer's connection ended.

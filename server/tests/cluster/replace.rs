@@ -1,0 +1,98 @@
+//! A node that is gone for good, and the one that takes its slot over.
+
+use highwater_protocol::Reply;
+use highwater_server::StartError;
+use highwater_server::cluster::{self, ClusterError, OperatorError};
+
+use crate::nodes::{Nodes, eventually};
+
+/// Asks until the old node does not answer any more.
+async fn replace(nodes: &Nodes, slot: u8) -> u32 {
+    let generation = eventually("the slot can be taken over", async || {
+        let leader = nodes.leader().await;
+        match cluster::replace(&nodes.file, leader, slot, None).await {
+            Ok(generation) => Some(generation),
+            Err(OperatorError::Refused { .. }) => None,
+            Err(error) => panic!("{error}"),
+        }
+    });
+    u32::try_from(generation.await).unwrap()
+}
+
+async fn promote(nodes: &Nodes, slot: u8) {
+    eventually("the new node votes", async || {
+        let leader = nodes.leader().await;
+        let done = cluster::promote(&nodes.file, leader, slot, None).await;
+        done.unwrap().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_node_can_be_replaced_in_turn_and_nothing_is_lost() {
+    let mut nodes = Nodes::begun(3).await;
+    let leader = nodes.leader().await;
+    let mut client = nodes.client(leader).await;
+    let kept = client.lock("kept", 0, 200).await;
+    let mut highest = kept;
+    for slot in 0..3 {
+        nodes.kill(slot);
+        let generation = replace(&nodes, slot).await;
+        assert_eq!(generation, 2);
+        // Asked again, it is the same one.
+        assert_eq!(replace(&nodes, slot).await, 2);
+        nodes.generations[usize::from(slot)] = generation;
+        nodes.start(slot).await;
+        promote(&nodes, slot).await;
+        let leader = nodes.leader().await;
+        let mut client = nodes.client(leader).await;
+        let taken = client.acquire("kept", 0, 200).await;
+        assert!(matches!(taken, Reply::TimedOut { .. }), "{taken:?}");
+        let token = client.lock("free", 0, 200).await;
+        assert!(token > highest);
+        highest = token;
+        client.unlock("free", token).await;
+    }
+    // Only new ones are left; they restart like any others, and know who they are.
+    let mut generations = vec![1; 3];
+    std::mem::swap(&mut generations, &mut nodes.generations);
+    for slot in 0..3 {
+        nodes.kill(slot);
+    }
+    for slot in 0..3 {
+        let old = nodes.builder(slot).start().await.unwrap_err();
+        let replaced = matches!(
+            old,
+            StartError::Cluster(ClusterError::Replaced { .. } | ClusterError::InUse { .. })
+        );
+        assert!(replaced, "{old:?}");
+    }
+    nodes.generations = generations;
+    for slot in 0..3 {
+        nodes.start(slot).await;
+    }
+    let leader = nodes.leader().await;
+    let status = nodes.server(leader).cluster_status().unwrap();
+    assert_eq!((status.generation, status.voters), (2, vec![0, 1, 2]));
+    let mut client = nodes.client(leader).await;
+    client.unlock("kept", kept).await;
+    assert!(client.lock("kept", 0, 200).await > highest);
+}
+
+#[tokio::test]
+async fn a_node_that_answers_is_not_replaced() {
+    let nodes = Nodes::begun(3).await;
+    let leader = nodes.leader().await;
+    for slot in 0..3 {
+        let refused = cluster::replace(&nodes.file, leader, slot, None).await;
+        assert!(
+            matches!(refused, Err(OperatorError::Refused { .. })),
+            "{refused:?}"
+        );
+        let refused = cluster::promote(&nodes.file, leader, slot, None).await;
+        assert!(
+            matches!(refused, Err(OperatorError::Refused { .. })),
+            "{refused:?}"
+        );
+    }
+}
