@@ -3,7 +3,7 @@
 
 mod serving;
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -346,10 +346,9 @@ async fn a_node_that_cannot_write_its_log_ends_loudly_and_the_others_go_on() {
             "it goes on with a disk that takes nothing"
         );
     }
-    let mut process = nodes.processes[leader].take().expect("it ran");
-    let mut log = String::new();
-    let stderr = process.stderr.as_mut().expect("a pipe");
-    stderr.read_to_string(&mut log).expect("reads");
+    let process = nodes.processes[leader].take().expect("it ran");
+    let output = process.wait_with_output().expect("a process of ours");
+    let log = String::from_utf8_lossy(&output.stderr);
     assert!(log.contains("this node steps out"), "{log}");
     nodes.leader().await;
     let ticket = lock_anew(&client, "after").await;
