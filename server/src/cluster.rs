@@ -10,7 +10,7 @@
 
 /// The level of log lines if nobody says another one: the consensus engine has much to say that only
 /// its makers understand.
-pub const LOG_FILTER: &str = "info,openraft=warn";
+pub const LOG_FILTER: &str = "info,openraft=error";
 
 mod batch;
 mod bytes;
