@@ -3,7 +3,7 @@
 //! Which options there are, what they mean and what is wrong with them is decided in the server's
 //! own `config`; here they become arguments of a command.
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Subcommand};
@@ -12,7 +12,7 @@ use highwater_server::config::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::data;
+use crate::{access, data};
 
 /// Check or show the configuration of a lock server.
 ///
@@ -183,11 +183,11 @@ fn read(path: &Path) -> Result<String, ConfigureError> {
         path: path.to_owned(),
         source,
     };
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    let mut content = String::new();
-    let mut file = file.take(MOST_FILE_BYTES);
-    file.read_to_string(&mut content).map_err(unreadable)?;
-    Ok(content)
+    let content = access::read(path, MOST_FILE_BYTES).map_err(unreadable)?;
+    String::from_utf8(content).map_err(|error| {
+        let wrong = std::io::Error::new(std::io::ErrorKind::InvalidData, error.utf8_error());
+        unreadable(wrong)
+    })
 }
 
 /// Why there is no configuration.

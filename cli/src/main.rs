@@ -3,6 +3,7 @@
 //! One module per subcommand; each reads its options, does its work through the libraries and
 //! returns an error for the user. Nothing here decides anything about locks or fences.
 
+mod access;
 mod bench;
 mod cluster;
 mod config;

@@ -16,8 +16,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use highwater_client::{ClientTls, TlsError};
+use highwater_client::TlsError;
 
+use crate::access::{self, Tls, TokenError};
 use crate::words::printable;
 
 /// The admin listener, and how to be let in.
@@ -36,12 +37,8 @@ pub(crate) struct Admin {
     /// A file that holds the admin token.
     #[arg(long, value_name = "FILE", env = "HIGHWATER_ADMIN_TOKEN_FILE")]
     admin_token_file: Option<PathBuf>,
-    /// Encrypt, and trust the authorities in this PEM file.
-    #[arg(long, value_name = "FILE", env = "HIGHWATER_TLS_CA")]
-    tls_ca: Option<PathBuf>,
-    /// The name that the certificate must have [default: the host of --admin].
-    #[arg(long, value_name = "NAME", requires = "tls_ca")]
-    tls_name: Option<String>,
+    #[command(flatten)]
+    tls: Tls,
 }
 
 impl Admin {
@@ -67,10 +64,10 @@ impl Admin {
             admin: self.admin.clone(),
             source,
         })?;
-        match &self.tls_ca {
+        match self.tls.config()? {
             None => exchange(stream, request).await,
-            Some(path) => {
-                let tls = TlsConnector::from(ClientTls::from_ca_file(path)?.config());
+            Some(tls) => {
+                let tls = TlsConnector::from(tls.config());
                 let stream = tls.connect(self.server_name()?, stream).await;
                 exchange(stream.map_err(HttpError::Handshake)?, request).await
             }
@@ -82,21 +79,15 @@ impl Admin {
         let host = self.admin.rsplit_once(':');
         let host = host.map_or(&*self.admin, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let name = self.tls_name.as_deref().unwrap_or(host);
+        let name = self.tls.name().unwrap_or(host);
         let known = ServerName::try_from(name.to_owned());
         known.map_err(|_| HttpError::Name(name.to_owned()))
     }
 
     fn token(&self) -> Result<Option<HeaderValue>, HttpError> {
-        let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
-        let content = match (&self.admin_token_file, variable) {
-            (Some(_), Some(_)) => return Err(HttpError::TwoTokens),
-            (Some(path), None) => std::fs::read(path).map_err(|source| HttpError::TokenFile {
-                path: path.clone(),
-                source,
-            })?,
-            (None, Some(value)) => value.into_encoded_bytes(),
-            (None, None) => return Ok(None),
+        let file = self.admin_token_file.as_deref();
+        let Some((_, content)) = access::token("--admin-token-file", file, VARIABLE)? else {
+            return Ok(None);
         };
         let header = [b"Bearer ", content.trim_ascii()].concat();
         let mut header = HeaderValue::from_bytes(&header).map_err(|_| HttpError::Token)?;
@@ -149,13 +140,8 @@ pub(super) fn encode(text: &str) -> String {
 /// Why the admin listener gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
-    #[error("{VARIABLE} is set, and --admin-token-file is given too: decide for one")]
-    TwoTokens,
-    #[error("{} cannot be read", path.display())]
-    TokenFile {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    NoToken(#[from] TokenError),
     #[error("an admin token is 16 to 1024 visible ASCII characters")]
     Token,
     #[error("TLS cannot be turned on")]
