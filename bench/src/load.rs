@@ -1,10 +1,12 @@
 //! The load: tasks that take a lock and give it back, as fast as they are served.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use highwater_client::Key;
 use tokio::task::JoinSet;
 
 use crate::target::Target;
@@ -18,6 +20,8 @@ pub enum Pattern {
     Contended,
     /// Every task has a key of its own.
     Uncontended,
+    /// Every task takes another key of its own in each cycle, so that none is in a cache.
+    Scattered,
 }
 
 impl Pattern {
@@ -26,6 +30,7 @@ impl Pattern {
         match self {
             Self::Contended => "contended",
             Self::Uncontended => "uncontended",
+            Self::Scattered => "scattered",
         }
     }
 }
@@ -41,13 +46,13 @@ pub enum Broken {
     #[error("two tasks held the key {0} at once")]
     Shared(String),
     /// A later holder of a key got no higher token.
-    #[error("the token {token} of the key {key} is not above the earlier one, {earlier}")]
+    #[error("the token {token} of the key {key} is not above an earlier one, {earlier}")]
     Token {
         /// Of which key.
         key: String,
         /// What its holder got.
         token: u64,
-        /// What the holder before had.
+        /// What a holder before had, of this key or in this task.
         earlier: u64,
     },
     /// A task ended without its histogram.
@@ -57,13 +62,13 @@ pub enum Broken {
 
 /// A key, and what its holders have in common.
 pub(crate) struct Place {
-    pub(crate) key: highwater_client::Key,
+    pub(crate) key: Key,
     held: AtomicBool,
     token: AtomicU64,
 }
 
 impl Place {
-    pub(crate) fn new(key: highwater_client::Key) -> Self {
+    pub(crate) fn new(key: Key) -> Self {
         Self {
             key,
             held: AtomicBool::new(false),
@@ -71,12 +76,22 @@ impl Place {
         }
     }
 
-    /// Notes that somebody holds it now.
-    fn enter(&self, token: u64) -> Result<(), Broken> {
+    /// That of a task's cycle. Its number is multiplied with an odd one, so that names which follow
+    /// each other have nothing in common.
+    fn scattered(task: usize, cycle: u64) -> Self {
+        let number = cycle.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 44;
+        let key = Key::new(format!("bench/scattered/{task}/{number}"));
+        Self::new(key.expect("a legal and short key"))
+    }
+
+    /// Notes that somebody holds it now, who had a token before.
+    fn enter(&self, token: u64, own: &mut u64) -> Result<(), Broken> {
         if self.held.swap(true, Ordering::SeqCst) {
             return Err(Broken::Shared(self.key.to_string()));
         }
-        let earlier = self.token.swap(token, Ordering::SeqCst);
+        // Tokens rise over all keys, so also over those of one task.
+        let earlier = self.token.swap(token, Ordering::SeqCst).max(*own);
+        *own = token;
         if token <= earlier {
             let key = self.key.to_string();
             return Err(Broken::Token {
@@ -110,7 +125,8 @@ pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new(3).expect("three digits are possible")
 }
 
-/// Runs so many tasks for so long. A cycle that has begun is finished and counted.
+/// Runs so many tasks for so long, on scattered keys if there are no places. A cycle that has begun
+/// is finished and counted.
 pub(crate) async fn run(
     target: &Arc<Target>,
     places: &Arc<[Place]>,
@@ -123,8 +139,10 @@ pub(crate) async fn run(
     for task in 0..tasks {
         let (target, places) = (Arc::clone(target), Arc::clone(places));
         running.spawn(async move {
-            let place = &places[task % places.len()];
-            cycles(&target, place, until).await
+            match places.get(task % places.len().max(1)) {
+                Some(place) => cycles(&target, |_| place, until).await,
+                None => cycles(&target, |cycle| Place::scattered(task, cycle), until).await,
+            }
         });
     }
     let mut latency = histogram();
@@ -138,14 +156,24 @@ pub(crate) async fn run(
     })
 }
 
-async fn cycles(target: &Target, place: &Place, until: Instant) -> Result<Histogram<u64>, Broken> {
+async fn cycles<P: Borrow<Place>>(
+    target: &Target,
+    place: impl Fn(u64) -> P,
+    until: Instant,
+) -> Result<Histogram<u64>, Broken> {
     let mut latency = histogram();
-    let mut now = Instant::now();
-    while now < until {
+    let mut earlier = 0;
+    loop {
+        let place = place(latency.len());
+        let place = place.borrow();
+        let begun = Instant::now();
+        if begun >= until {
+            return Ok(latency);
+        }
         let held = target.acquire(&place.key).await?;
         // The echo gives everybody everything.
         if target.locks() {
-            place.enter(held.token())?;
+            place.enter(held.token(), &mut earlier)?;
         }
         // Now and then a moment is given to others, who would be seen on this key.
         if latency.len().is_multiple_of(CYCLES_BETWEEN_LOOKS) {
@@ -155,14 +183,11 @@ async fn cycles(target: &Target, place: &Place, until: Instant) -> Result<Histog
             place.leave();
         }
         target.release(&place.key, held).await?;
-        let done = Instant::now();
-        let nanoseconds = u64::try_from((done - now).as_nanos()).unwrap_or(u64::MAX);
+        let nanoseconds = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         latency
             .record(nanoseconds)
             .expect("it grows as it needs to");
-        now = done;
     }
-    Ok(latency)
 }
 
 const CYCLES_BETWEEN_LOOKS: u64 = 64;
@@ -172,28 +197,36 @@ mod tests {
     use super::*;
 
     fn place() -> Place {
-        Place::new(highwater_client::Key::new("a").unwrap())
+        Place::new(Key::new("a").unwrap())
     }
 
     #[test]
     fn two_holders_at_once_are_found() {
         let place = place();
-        place.enter(1).unwrap();
-        assert!(matches!(place.enter(2), Err(Broken::Shared(_))));
+        place.enter(1, &mut 0).unwrap();
+        assert!(matches!(place.enter(2, &mut 0), Err(Broken::Shared(_))));
     }
 
     #[test]
     fn a_token_that_does_not_rise_is_found() {
+        let twice = Broken::Token {
+            key: "a".to_owned(),
+            token: 2,
+            earlier: 2,
+        };
         let place = place();
-        place.enter(2).unwrap();
+        place.enter(2, &mut 0).unwrap();
         place.leave();
+        let error = place.enter(2, &mut 0).unwrap_err();
+        assert_eq!(error.to_string(), twice.to_string());
+        // In one task on two keys.
+        let mut own = 0;
+        place.leave();
+        place.enter(3, &mut own).unwrap();
+        let other = Place::scattered(0, 1);
         assert!(matches!(
-            place.enter(2),
-            Err(Broken::Token {
-                token: 2,
-                earlier: 2,
-                ..
-            })
+            other.enter(3, &mut own),
+            Err(Broken::Token { .. })
         ));
     }
 }

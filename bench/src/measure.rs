@@ -46,6 +46,13 @@ pub async fn measure(targets: Vec<Target>, settings: &Settings) -> Result<Report
     let targets: Vec<Arc<Target>> = targets.into_iter().map(Arc::new).collect();
     let turns = settings.patterns.len() * (settings.rounds + 1) * targets.len();
     let bar = bar(turns, settings.progress);
+    for target in &targets {
+        bar.set_message(format!("{} takes {} keys", target.kind(), target.held()));
+        target.fill().await.map_err(|source| BenchError::Cycle {
+            target: target.kind(),
+            source,
+        })?;
+    }
     let mut rows = Vec::new();
     for &pattern in &settings.patterns {
         // Tokens of different targets have nothing to do with each other.
@@ -67,9 +74,8 @@ pub async fn measure(targets: Vec<Target>, settings: &Settings) -> Result<Report
             }
         }
         let first = &slices[0];
-        let row = |(target, own): (&Arc<Target>, &Vec<Slice>)| {
-            Row::new(target.kind(), pattern, own, first)
-        };
+        let row =
+            |(target, own): (&Arc<Target>, &Vec<Slice>)| Row::new(target, pattern, own, first);
         rows.extend(targets.iter().zip(&slices).map(row));
     }
     bar.finish_and_clear();
@@ -83,6 +89,7 @@ fn places(pattern: Pattern, settings: &Settings) -> Arc<[Place]> {
     let keys = match pattern {
         Pattern::Contended => settings.keys,
         Pattern::Uncontended => settings.tasks,
+        Pattern::Scattered => 0,
     };
     let name = pattern.name();
     (0..keys)

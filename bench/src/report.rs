@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 use crate::load::{Pattern, Slice, histogram};
 use crate::measure::Settings;
-use crate::target::Kind;
+use crate::target::{Kind, Target};
 
 /// Everything that was measured.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -30,6 +30,8 @@ pub struct Row {
     pub pattern: Pattern,
     /// What was measured.
     pub target: Kind,
+    /// How many other keys it held meanwhile.
+    pub held: u64,
     /// The figures themselves.
     pub figures: Figures,
     /// Cycles per second over those of the first target.
@@ -72,7 +74,11 @@ impl Latency {
 }
 
 impl Row {
-    pub(crate) fn new(target: Kind, pattern: Pattern, own: &[Slice], first: &[Slice]) -> Self {
+    pub(crate) fn new(target: &Target, pattern: Pattern, own: &[Slice], first: &[Slice]) -> Self {
+        Self::of((target.kind(), target.held()), pattern, own, first)
+    }
+
+    fn of((target, held): (Kind, u64), pattern: Pattern, own: &[Slice], first: &[Slice]) -> Self {
         let mut all = histogram();
         for slice in own {
             all.add(&slice.latency).expect("all grow as they need to");
@@ -82,6 +88,7 @@ impl Row {
         Self {
             pattern,
             target,
+            held,
             figures: Figures {
                 cycles_per_second: median(own.iter().map(Slice::per_second)),
                 latency: Latency::of(&all),
@@ -115,16 +122,17 @@ impl fmt::Display for Report {
         writeln!(f)?;
         writeln!(
             f,
-            "| keys | target | cycles/s | ratio | p50 | p90 | p99 | ratio | p99.9 | max |"
+            "| keys | target | held besides | cycles/s | ratio | p50 | p90 | p99 | ratio | p99.9 | max |"
         )?;
-        writeln!(f, "|---|---|---|---|---|---|---|---|---|---|")?;
+        writeln!(f, "|---|---|---|---|---|---|---|---|---|---|---|")?;
         for row in &self.rows {
             let latency = &row.figures.latency;
             writeln!(
                 f,
-                "| {} | {} | {:.0} | {:.2} | {:.0} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} |",
+                "| {} | {} | {} | {:.0} | {:.2} | {:.0} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} |",
                 row.pattern.name(),
                 row.target,
+                row.held,
                 row.figures.cycles_per_second,
                 row.throughput_ratio,
                 latency.p50,
@@ -165,7 +173,7 @@ mod tests {
     fn ratios_are_those_within_a_round() {
         let first = [slice(100, 1_000), slice(400, 8_000), slice(1_000, 1_000)];
         let own = [slice(50, 2_000), slice(200, 8_000), slice(250, 1_000)];
-        let row = Row::new(Kind::Redis, Pattern::Contended, &own, &first);
+        let row = Row::of((Kind::Redis, 0), Pattern::Contended, &own, &first);
         assert_eq!(row.figures.cycles_per_second, 100.0);
         assert_eq!(row.throughput_ratio, 0.5);
         assert_eq!(row.p99_ratio, 1.0);
@@ -175,7 +183,7 @@ mod tests {
     #[test]
     fn a_report_has_a_line_for_each_row() {
         let first = [slice(100, 1_000)];
-        let row = Row::new(Kind::Echo, Pattern::Uncontended, &first, &first);
+        let row = Row::of((Kind::Echo, 7), Pattern::Uncontended, &first, &first);
         let report = Report {
             tasks: 64,
             keys: 32,
@@ -185,7 +193,7 @@ mod tests {
         };
         let text = report.to_string();
         assert!(
-            text.contains("| uncontended | echo | 50 | 1.00 | 1 | 1 | 1 | 1.00 | 1 | 1 |"),
+            text.contains("| uncontended | echo | 7 | 50 | 1.00 | 1 | 1 | 1 | 1.00 | 1 | 1 |"),
             "{text}"
         );
     }

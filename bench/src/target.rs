@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt as _};
 use highwater_client::{AcquireOptions, Client, Key, Release, Secret, Ticket};
 
 use crate::BenchError;
@@ -16,8 +17,11 @@ pub enum Kind {
     Echo,
     /// The lock server.
     Highwater,
-    /// Redis.
+    /// Redis, asked for the lock and then for a token.
     Redis,
+    /// Redis, asked for both in one message.
+    #[serde(rename = "redis-one-message")]
+    RedisOneMessage,
 }
 
 impl fmt::Display for Kind {
@@ -26,6 +30,7 @@ impl fmt::Display for Kind {
             Self::Echo => "echo",
             Self::Highwater => "highwater",
             Self::Redis => "redis",
+            Self::RedisOneMessage => "redis-one-message",
         })
     }
 }
@@ -34,6 +39,8 @@ impl fmt::Display for Kind {
 pub struct Target {
     kind: Kind,
     client: Connected,
+    /// How many keys it is to hold besides those of the load.
+    held: u64,
 }
 
 enum Connected {
@@ -82,31 +89,78 @@ impl Target {
         Ok(Self {
             kind,
             client: Connected::Highwater(client, options),
+            held: 0,
         })
     }
 
-    /// Redis, at `redis://…`.
+    /// Redis, at `redis://…`, in one of its two ways.
     ///
     /// # Errors
     /// [`BenchError::Connect`]; [`BenchError::NoRedis`] in a build without it.
-    pub async fn redis(url: &str) -> Result<Self, BenchError> {
+    pub async fn redis(kind: Kind, url: &str) -> Result<Self, BenchError> {
         #[cfg(feature = "redis")]
         {
-            let locks = crate::redis::Locks::connect(url).await;
+            use crate::redis::{Locks, Way};
+
+            let way = match kind {
+                Kind::RedisOneMessage => Way::OneMessage,
+                _ => Way::InTurn,
+            };
+            let locks = Locks::connect(url, way).await;
             let locks = locks.map_err(|source| BenchError::Connect {
-                target: Kind::Redis,
+                target: kind,
                 source: source.into(),
             })?;
             Ok(Self {
-                kind: Kind::Redis,
+                kind,
                 client: Connected::Redis(locks),
+                held: 0,
             })
         }
         #[cfg(not(feature = "redis"))]
         {
-            let _ = url;
+            let _ = (kind, url);
             Err(BenchError::NoRedis)
         }
+    }
+
+    /// Has the lock server hold so many other keys while it is measured. Any other target is left as it is.
+    #[must_use]
+    pub fn holding(mut self, keys: u64) -> Self {
+        self.held = if self.kind == Kind::Highwater {
+            keys
+        } else {
+            0
+        };
+        self
+    }
+
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Takes the keys that it is to hold. They end with its process, or an hour later.
+    pub(crate) async fn fill(&self) -> Result<(), Broken> {
+        let client = match &self.client {
+            Connected::Highwater(client, _) => client,
+            #[cfg(feature = "redis")]
+            Connected::Redis(_) => return Ok(()),
+        };
+        let take = async |number: u64| {
+            let key = Key::new(format!("bench/held/{number}")).expect("a legal and short key");
+            let options = AcquireOptions::new().wait(WAIT).lease(HELD_LEASE);
+            let ticket = client.acquire(&key, options).await.map_err(failed)?;
+            // It would be given back.
+            std::mem::forget(ticket);
+            Ok(())
+        };
+        let mut taken = stream::iter(0..self.held)
+            .map(take)
+            .buffer_unordered(FILLING);
+        while let Some(taken) = taken.next().await {
+            taken?;
+        }
+        Ok(())
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -175,5 +229,9 @@ fn failed(error: impl std::error::Error) -> Broken {
     Broken::Failed(error.to_string())
 }
 
+/// The longest there is.
+const HELD_LEASE: Duration = Duration::from_secs(3_600);
+/// How many keys are asked for at once when many are to be held.
+const FILLING: usize = 256;
 const WAIT: Duration = Duration::from_secs(60);
 pub(crate) const LEASE: Duration = Duration::from_secs(60);

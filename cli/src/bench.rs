@@ -11,25 +11,30 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use highwater_bench::{BenchError, Kind, Pattern, Report, Settings, Target, echo, measure};
-use highwater_server::{Secret, SecretError};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, Command};
+
+use crate::access::{ClientToken, TokenError};
 
 /// Measure how fast locks are taken and given back.
 ///
 /// A cycle is an acquire and its acknowledged release. As many tasks as are told run one after the
-/// other, on keys that they share (contended) or on keys of their own. The targets take turns within
+/// other, on keys that they share (contended), on a key of their own (uncontended) or on another key
+/// of their own in each cycle (scattered). The targets take turns within
 /// each round; figures are medians of the rounds, and ratios are to the first target.
 ///
 /// Every target but a server that is named with --server is started for the measurement, on a free
 /// port of the loopback interface, and ended with it: `echo` answers every request at once and keeps
 /// nothing, so it shows what the client and the system cost by themselves. While it locks, every grant
 /// is checked: nobody else may hold the key, and its token has to be higher than the one before.
+/// `redis` takes the key with SET NX PX and then a token with INCR; `redis-one-message` sends both at
+/// once. Either way a script checks the owner and deletes the key.
 ///
 /// Examples:
 ///   highwater bench
 ///   highwater bench --target echo,highwater,redis --json figures.json
 ///   highwater bench --tasks 1 --keys 1 --pattern uncontended
+///   highwater bench --target highwater --held 1000,1000000 --pattern uncontended,scattered
 ///   HIGHWATER_CLIENT_TOKEN=… highwater bench --target highwater --server locks.internal:5225
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
@@ -42,13 +47,24 @@ pub(crate) struct Options {
         default_value = "echo,highwater"
     )]
     target: Vec<TargetName>,
-    /// Measure the server at this address instead of one of its own. The client token comes from
-    /// HIGHWATER_CLIENT_TOKEN.
+    /// Measure the server at this address instead of one of its own.
     #[arg(long, value_name = "HOST:PORT")]
     server: Option<String>,
+    #[command(flatten)]
+    token: ClientToken,
     /// The options of the server that is started: durable in a temporary directory, or in memory.
     #[arg(long, value_enum, default_value = "memory", conflicts_with = "server")]
     storage: Storage,
+    /// Have the server that is started hold so many other keys meanwhile, for an hour at most. Each
+    /// number of a list is a target of its own.
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "0",
+        conflicts_with = "server"
+    )]
+    held: Vec<u64>,
     /// Redis at this URL instead of a `redis-server` of its own.
     #[arg(
         long,
@@ -87,12 +103,14 @@ enum TargetName {
     Echo,
     Highwater,
     Redis,
+    RedisOneMessage,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum PatternName {
     Contended,
     Uncontended,
+    Scattered,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -136,26 +154,40 @@ async fn report(options: &Options) -> Result<Report, Error> {
                 Target::highwater(Kind::Echo, &address, None).await?
             }
             TargetName::Highwater => match &options.server {
-                Some(address) => Target::highwater(Kind::Highwater, address, secret()?).await?,
+                Some(address) => {
+                    let secret = options.token.secret()?;
+                    Target::highwater(Kind::Highwater, address, secret).await?
+                }
                 None => {
-                    let (child, address) = server(options.storage).await?;
-                    processes.push(child);
-                    Target::highwater(Kind::Highwater, &address, None).await?
+                    for &held in &options.held {
+                        let (child, address) = server(options.storage).await?;
+                        processes.push(child);
+                        let target = Target::highwater(Kind::Highwater, &address, None).await?;
+                        targets.push(target.holding(held));
+                    }
+                    continue;
                 }
             },
-            TargetName::Redis => match &options.redis_url {
-                Some(url) => Target::redis(url).await?,
-                None => {
-                    let (child, url) = redis().await?;
-                    processes.push(child);
-                    Target::redis(&url).await?
+            TargetName::Redis | TargetName::RedisOneMessage => {
+                let kind = match name {
+                    TargetName::Redis => Kind::Redis,
+                    _ => Kind::RedisOneMessage,
+                };
+                match &options.redis_url {
+                    Some(url) => Target::redis(kind, url).await?,
+                    None => {
+                        let (child, url) = redis().await?;
+                        processes.push(child);
+                        Target::redis(kind, &url).await?
+                    }
                 }
-            },
+            }
         });
     }
     let pattern = |name: &PatternName| match name {
         PatternName::Contended => Pattern::Contended,
         PatternName::Uncontended => Pattern::Uncontended,
+        PatternName::Scattered => Pattern::Scattered,
     };
     let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let settings = Settings {
@@ -167,13 +199,6 @@ async fn report(options: &Options) -> Result<Report, Error> {
         progress: io::stderr().is_terminal(),
     };
     Ok(measure(targets, &settings).await?)
-}
-
-/// The token of a server that is there already; none for one without authentication.
-fn secret() -> Result<Option<Secret>, Error> {
-    let value = std::env::var_os("HIGHWATER_CLIENT_TOKEN").filter(|value| !value.is_empty());
-    let secret = value.map(|value| Secret::from_file_content(value.into_encoded_bytes()));
-    secret.transpose().map_err(Error::Token)
 }
 
 /// Starts a lock server of this program.
@@ -276,10 +301,17 @@ struct Directory(PathBuf);
 
 impl Directory {
     fn new() -> Result<Self, Error> {
-        let name = format!("highwater-bench-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).map_err(Error::Process)?;
-        Ok(Self(path))
+        let mut number = 0;
+        loop {
+            let name = format!("highwater-bench-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Ok(Self(path)),
+                // That of another server.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+                Err(error) => return Err(Error::Process(error)),
+            }
+        }
     }
 }
 
@@ -317,8 +349,8 @@ pub(crate) fn run_echo() -> Result<(), Error> {
 pub(crate) enum Error {
     #[error(transparent)]
     Bench(#[from] BenchError),
-    #[error("HIGHWATER_CLIENT_TOKEN holds no usable client token")]
-    Token(#[source] SecretError),
+    #[error(transparent)]
+    Token(#[from] TokenError),
     #[error("the system refuses what the measurement needs")]
     Runtime(#[source] io::Error),
     #[error("a target cannot be started")]
