@@ -103,7 +103,13 @@ impl Wanted<'_> {
         // What to say when the time is over.
         let mut reason = AcquireError::NotConnected;
         loop {
+            // A connection that is there is taken without a look at what else has happened.
+            if self.shared.phase() > Phase::Open {
+                return Err(AcquireError::Closed);
+            }
             let session = tokio::select! {
+                // What waits for the end of the client is set up only if there is something to wait for.
+                biased;
                 session = self.shared.pool.any(self.until) => session,
                 () = self.shared.reached(Phase::Closing) => return Err(AcquireError::Closed),
             };
@@ -153,7 +159,7 @@ impl Wanted<'_> {
         self.slots.is_some() || session.has(Extensions::ACQUIRE)
     }
 
-    async fn attempt(&self, session: &Session) -> Attempt {
+    async fn attempt(&self, session: &Arc<Session>) -> Attempt {
         let one_try = self.terms.wait.is_zero();
         let ask = Ask::Acquire {
             keys: self.keys.clone(),
@@ -161,10 +167,10 @@ impl Wanted<'_> {
             until: (!one_try).then_some(self.until),
             terms: self.terms,
         };
-        let controls = Some(session.controls.clone());
-        let (call, waiting) = Waiting::new(self.shared.next_id(), ask, controls);
+        let (call, waiting) = Waiting::new(self.shared.next_id(), ask, Some(Arc::clone(session)));
         let asked = system::now();
         tokio::select! {
+            biased;
             sent = timeout_at(self.until, session.acquires.send(call)) => match sent {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Attempt::Again,
@@ -192,6 +198,9 @@ impl Wanted<'_> {
         match ended {
             Ended::Granted(held) => self.confirmed(held, session, asked).await,
             Ended::Replied(reply) => judge(reply),
+            Ended::NeverSent if self.shared.phase() > Phase::Open => {
+                Attempt::Failed(AcquireError::Closed)
+            }
             Ended::NeverSent if system::now() >= self.until => Attempt::OutOfTime,
             Ended::NeverSent => Attempt::Again,
             Ended::Lost => Attempt::Failed(AcquireError::Indeterminate),
@@ -205,7 +214,8 @@ impl Wanted<'_> {
     /// lease and is counted from its own sending.
     async fn confirmed(&self, mut held: Held, session: &Session, asked: Instant) -> Attempt {
         let waited = system::now().saturating_duration_since(asked);
-        let is_short = held.valid_before.remaining() < self.terms.min_work;
+        let min_work = self.terms.min_work;
+        let is_short = !min_work.is_zero() && held.valid_before.remaining() < min_work;
         let is_unsure = !self.is_timed(session) && waited >= self.terms.lease / 4;
         if !session.has(Extensions::EXTEND) || !(is_short || is_unsure) {
             return Attempt::Granted(held);

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use highwater_protocol::{
     FencingToken, Key, KeySet, LeaseMillis, Reply, RequestNumber, SpanMillis,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::options::Terms;
+use crate::pool::Session;
 use crate::ticket::Held;
 
 /// What a caller wants. The connection makes the request of it at the moment of sending, because
@@ -117,17 +118,13 @@ pub(crate) struct Waiting {
     progress: Arc<Progress>,
     answer: oneshot::Receiver<Answer>,
     /// Where to ask for a cancel, if this call can be cancelled.
-    controls: Option<mpsc::Sender<Control>>,
+    session: Option<Arc<Session>>,
     ended: bool,
 }
 
 impl Waiting {
     /// A call and its two ends.
-    pub(crate) fn new(
-        id: RequestNumber,
-        ask: Ask,
-        controls: Option<mpsc::Sender<Control>>,
-    ) -> (Call, Self) {
+    pub(crate) fn new(id: RequestNumber, ask: Ask, session: Option<Arc<Session>>) -> (Call, Self) {
         let (sender, answer) = oneshot::channel();
         let progress = Arc::new(Progress::default());
         let call = Call {
@@ -140,7 +137,7 @@ impl Waiting {
             id,
             progress,
             answer,
-            controls,
+            session,
             ended: false,
         };
         (call, waiting)
@@ -182,10 +179,10 @@ impl Waiting {
     }
 
     fn ask_to_cancel(&mut self) {
-        if let Some(controls) = self.controls.take() {
+        if let Some(session) = self.session.take() {
             // When the queue is full the place in the server's queue lives on until the grant,
             // which is released, or the end of its wait.
-            let _ = controls.try_send(Control::Cancel(self.id));
+            let _ = session.controls.try_send(Control::Cancel(self.id));
         }
     }
 }

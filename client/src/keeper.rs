@@ -59,7 +59,7 @@ async fn run(shared: &Arc<Shared>, index: usize, opened: setup::Opened, backoff:
     shared.counts.connected.add();
     trace::connected(index, address, domain, extensions);
     let (session, ends) = Session::new(Arc::clone(shared), index, opened);
-    shared.pool.set(index, Link::Open(ends));
+    shared.pool.set(index, Link::Open(Arc::new(ends)));
     let since = system::now();
     let end = session.run().await;
     shared.pool.set(index, Link::Down(None));

@@ -1,13 +1,21 @@
 //! How long a ticket is worth something: one value that its holder reads and its extension moves.
 
-use tokio::sync::watch;
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
 
 use crate::Lost;
 use crate::system::Moment;
 
 /// The validity of one ticket. Its end is final: nothing makes a ticket valid again.
+///
+/// Every acquire makes one, and few are ever waited for.
 #[derive(Debug)]
-pub(crate) struct Life(watch::Sender<State>);
+pub(crate) struct Life {
+    state: Mutex<State>,
+    changed: Notify,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct State {
@@ -24,19 +32,23 @@ impl State {
 
 impl Life {
     pub(crate) fn new(valid_before: Moment) -> Self {
-        Self(watch::Sender::new(State {
+        let state = State {
             valid_before,
             ended: None,
-        }))
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        }
     }
 
     pub(crate) fn valid_before(&self) -> Moment {
-        self.0.borrow().valid_before
+        self.state().valid_before
     }
 
     /// Why it is over, if it is.
     pub(crate) fn lost(&self) -> Option<Lost> {
-        self.0.borrow().lost()
+        self.state().lost()
     }
 
     /// Moves the end, never to an earlier moment.
@@ -44,43 +56,51 @@ impl Life {
     /// # Errors
     /// It is over.
     pub(crate) fn lengthen(&self, valid_before: Moment) -> Result<(), Lost> {
-        let mut outcome = Ok(());
-        self.0.send_if_modified(|state| {
-            if let Some(lost) = state.lost() {
-                // Kept, so that a moment which was found to be over stays over.
-                state.ended = Some(lost);
-                outcome = Err(lost);
-                return false;
-            }
-            let later = valid_before > state.valid_before;
-            state.valid_before = valid_before.max(state.valid_before);
-            later
-        });
-        outcome
+        let mut state = self.state();
+        if let Some(lost) = state.lost() {
+            // Kept, so that a moment which was found to be over stays over.
+            state.ended = Some(lost);
+            return Err(lost);
+        }
+        if valid_before > state.valid_before {
+            state.valid_before = valid_before;
+            drop(state);
+            self.changed.notify_waiters();
+        }
+        Ok(())
     }
 
     /// Ends it before its time. The first reason counts.
     pub(crate) fn end(&self, reason: Lost) {
-        self.0.send_if_modified(|state| {
-            let first = state.lost().is_none();
-            state.ended = state.lost().or(Some(reason));
-            first
-        });
+        let mut state = self.state();
+        let before = state.lost();
+        state.ended = before.or(Some(reason));
+        drop(state);
+        if before.is_none() {
+            self.changed.notify_waiters();
+        }
     }
 
     /// Completes when it is over.
     pub(crate) async fn over(&self) -> Lost {
-        let mut states = self.0.subscribe();
         loop {
-            let state = *states.borrow_and_update();
+            let mut changed = pin!(self.changed.notified());
+            // From here on no change is missed.
+            changed.as_mut().enable();
+            let state = *self.state();
             if let Some(lost) = state.lost() {
                 return lost;
             }
             tokio::select! {
                 () = state.valid_before.reached() => {}
-                changed = states.changed() => changed.expect("the sender is part of self"),
+                () = changed => {}
             }
         }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds it panics half-way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

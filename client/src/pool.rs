@@ -15,7 +15,7 @@ use crate::call::{Call, Control};
 use crate::setup::{Progress, SetupError, Stage};
 
 /// An open connection, for those who make calls.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) domain: Domain,
     /// `None` for a server of the base protocol.
@@ -41,11 +41,11 @@ impl Session {
 pub(crate) enum Link {
     /// It is being opened, for the last of these reasons.
     Down(Option<Arc<SetupError>>),
-    Open(Session),
+    Open(Arc<Session>),
 }
 
 impl Link {
-    fn session(&self) -> Option<&Session> {
+    fn session(&self) -> Option<&Arc<Session>> {
         match self {
             Self::Open(session) if session.is_open() => Some(session),
             _ => None,
@@ -117,7 +117,7 @@ impl Pool {
     }
 
     /// An open connection to any domain.
-    pub(crate) async fn any(&self, until: Instant) -> Result<Session, NoSession> {
+    pub(crate) async fn any(&self, until: Instant) -> Result<Arc<Session>, NoSession> {
         self.wait(until, |links| {
             let session = self.rotate(links, |_| true);
             match session {
@@ -131,7 +131,11 @@ impl Pool {
     }
 
     /// An open connection to this domain.
-    pub(crate) async fn of(&self, domain: Domain, until: Instant) -> Result<Session, NoSession> {
+    pub(crate) async fn of(
+        &self,
+        domain: Domain,
+        until: Instant,
+    ) -> Result<Arc<Session>, NoSession> {
         self.wait(until, |links| {
             let session = self.rotate(links, |session| session.domain == domain);
             match session {
@@ -203,6 +207,11 @@ impl Pool {
         until: Instant,
         mut decide: impl FnMut(&[Link]) -> Option<T>,
     ) -> Option<T> {
+        // Mostly there is nothing to wait for.
+        let decision = decide(&self.links.borrow());
+        if decision.is_some() {
+            return decision;
+        }
         let mut links = self.links.subscribe();
         loop {
             let decision = decide(&links.borrow_and_update());
@@ -218,13 +227,13 @@ impl Pool {
 
     /// That to the leader; else the next one of those that suit, so that calls spread over the
     /// connections.
-    fn rotate(&self, links: &[Link], suits: impl Fn(&Session) -> bool) -> Option<Session> {
+    fn rotate(&self, links: &[Link], suits: impl Fn(&Session) -> bool) -> Option<Arc<Session>> {
         let leader = self
             .leader
             .borrow()
             .and_then(|index| links.get(index)?.session());
         if let Some(session) = leader.filter(|session| suits(session)) {
-            return Some(session.clone());
+            return Some(Arc::clone(session));
         }
         let start = self.next.fetch_add(1, Ordering::Relaxed);
         (0..links.len())

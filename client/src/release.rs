@@ -49,6 +49,7 @@ pub(crate) async fn release_counting(
 ) -> (u32, Result<Release, ReleaseError>) {
     let mut unanswered = 0;
     let outcome = tokio::select! {
+        biased;
         outcome = repeat(shared, order, &mut unanswered) => outcome,
         () = shared.reached(Phase::Closed) => Err(ReleaseError::Closed),
     };

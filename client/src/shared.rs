@@ -1,12 +1,14 @@
 //! What callers, tickets and background tasks of one client have in common.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use highwater_protocol::RequestNumber;
 use highwater_protocol::handshake::Node;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, error::TrySendError};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::pool::Pool;
 use crate::release::Order;
@@ -33,7 +35,7 @@ pub(crate) struct Shared {
     pub(crate) phase: watch::Sender<Phase>,
     /// Acquires that may still bring a grant, with or without a caller, and releases that somebody
     /// waits for.
-    busy: watch::Sender<usize>,
+    busy: Arc<UnderWay>,
     releases: mpsc::Sender<Order>,
     next_id: AtomicU64,
     pub(crate) counts: Counts,
@@ -48,7 +50,7 @@ impl Shared {
             targets,
             pool,
             phase: watch::Sender::new(Phase::Open),
-            busy: watch::Sender::new(0),
+            busy: Arc::default(),
             releases,
             // The first one is for the question that opens a connection.
             next_id: AtomicU64::new(2),
@@ -115,24 +117,39 @@ impl Shared {
 
     /// Marks an acquire or a release as under way for as long as the mark lives.
     pub(crate) fn busy(&self) -> Busy {
-        self.busy.send_modify(|count| *count += 1);
-        Busy(self.busy.clone())
+        self.busy.count.fetch_add(1, Ordering::SeqCst);
+        Busy(Arc::clone(&self.busy))
     }
 
     /// Completes when nothing is under way that a closing client waits for.
     pub(crate) async fn idle(&self) {
-        let mut busy = self.busy.subscribe();
-        let idle = busy.wait_for(|count| *count == 0).await;
-        idle.expect("the sender is part of self");
+        loop {
+            let mut ended = pin!(self.busy.ended.notified());
+            // From here on no end is missed.
+            ended.as_mut().enable();
+            if self.busy.count.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            ended.await;
+        }
     }
+}
+
+/// How much is under way. It changes with every call, and almost never does anybody wait for it.
+#[derive(Debug, Default)]
+struct UnderWay {
+    count: AtomicUsize,
+    ended: Notify,
 }
 
 /// See [`Shared::busy`].
 #[derive(Debug)]
-pub(crate) struct Busy(watch::Sender<usize>);
+pub(crate) struct Busy(Arc<UnderWay>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+        if self.0.count.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.ended.notify_waiters();
+        }
     }
 }

@@ -70,8 +70,11 @@ impl ExpectedGrant {
     /// What the caller gets.
     pub(super) fn held(&self, granted: Granted, shared: &Arc<Shared>, domain: Domain) -> Held {
         let WantedGrant { keys, sent, lease } = &self.grant;
-        // No server can have waited for longer than we have.
-        let granted_at = sent.plus(granted.waited).min(Moment::now());
+        let granted_at = match granted.waited {
+            Duration::ZERO => *sent,
+            // No server can have waited for longer than we have.
+            waited => sent.plus(waited).min(Moment::now()),
+        };
         Held {
             grant: Grant {
                 keys: keys.clone(),

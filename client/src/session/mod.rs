@@ -11,6 +11,7 @@ mod pending;
 mod tests;
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use highwater_protocol::handshake::Slot;
 use highwater_protocol::{Extensions, FrameError, Reply, ReplyDecoder, Request};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::asked::{asked, granted};
@@ -101,11 +103,16 @@ impl Session {
     async fn work(&mut self) -> End {
         let shared = Arc::clone(&self.shared);
         let mut closed = Box::pin(shared.reached(Phase::Closed));
+        // Set to the next deadline or to an earlier one, as most deadlines are met and only move away.
+        let mut timer = pin!(sleep_until(self.deadline()));
         let mut buffer = [0; 4096];
         loop {
             let room = self.output.bytes.len() < WRITE_AHEAD_BYTES;
             let waits = self.pending.acquires < UNANSWERED_ACQUIRES;
             let deadline = self.deadline();
+            if timer.is_elapsed() || deadline < timer.deadline() {
+                timer.as_mut().reset(deadline);
+            }
             let end = tokio::select! {
                 // In this order: after a pause of the whole process, what has arrived meanwhile
                 // counts, before anything is found to be late.
@@ -114,15 +121,15 @@ impl Session {
                 moved = self.output.progress(&mut self.writer), if self.output.is_due() => moved,
                 Some(control) = self.controls.recv(), if room => {
                     self.take_control(control);
-                    self.take_more();
+                    self.take_more().await;
                     Ok(())
                 }
                 Some(call) = self.acquires.recv(), if room && waits => {
                     self.take_call(call);
-                    self.take_more();
+                    self.take_more().await;
                     Ok(())
                 }
-                () = sleep_until(deadline) => self.overdue(),
+                () = &mut timer => self.overdue(),
                 () = &mut closed => Err(End::Closed),
             };
             if let Err(end) = end {
@@ -193,7 +200,13 @@ impl Session {
     }
 
     /// Takes up what else is waiting, so that it is written together.
-    fn take_more(&mut self) {
+    ///
+    /// Replies come together too, and each wakes a caller whose next call follows at once; they get
+    /// their turn first. Who is alone on the connection does not wait for others.
+    async fn take_more(&mut self) {
+        if self.pending.is_shared() {
+            yield_now().await;
+        }
         for _ in 1..BATCH {
             if self.output.bytes.len() >= WRITE_AHEAD_BYTES {
                 return;

@@ -57,6 +57,11 @@ impl Pending {
         entry.is_some_and(|entry| entry.grant.is_some())
     }
 
+    /// Whether several calls are under way.
+    pub(super) fn is_shared(&self) -> bool {
+        self.entries.len() > 1
+    }
+
     pub(super) fn first_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(by, _)| *by)
     }

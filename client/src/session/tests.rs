@@ -22,7 +22,7 @@ const SOME: Option<Extensions> = Some(Extensions::EXTEND.and(Extensions::CANCEL)
 
 struct Line {
     server: DuplexStream,
-    ends: pool::Session,
+    ends: Arc<pool::Session>,
     shared: Arc<Shared>,
     session: JoinHandle<End>,
     releases: mpsc::Receiver<Order>,
@@ -57,7 +57,7 @@ fn line_over(
     let (session, ends) = Session::new(Arc::clone(&shared), 0, opened);
     Line {
         server,
-        ends,
+        ends: Arc::new(ends),
         shared,
         session: tokio::spawn(session.run()),
         releases,
@@ -72,8 +72,8 @@ impl Line {
             until: Some(system::now() + wait),
             terms: AcquireOptions::new().check().unwrap(),
         };
-        let controls = Some(self.ends.controls.clone());
-        let (call, waiting) = Waiting::new(self.shared.next_id(), ask, controls);
+        let session = Some(Arc::clone(&self.ends));
+        let (call, waiting) = Waiting::new(self.shared.next_id(), ask, session);
         self.ends.acquires.send(call).await.unwrap();
         waiting
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use highwater_client::{AcquireError, ExtendError, Key, QueryError, Release, ReleaseError};
-use highwater_protocol::Reply;
+use highwater_protocol::{ErrorCode, Reply};
 use tokio::time::Instant;
 
 use crate::fake::{Fake, Manners};
@@ -41,6 +41,31 @@ async fn closing_ends_waiting_calls_and_the_connections() {
     assert_eq!(error, AcquireError::Closed);
     // Again, and of a clone: nothing to do.
     client.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_an_acquire_between_two_attempts_without_a_third() {
+    let mut fake = Fake::start(Manners::Polite(domain(1))).await;
+    let (client, _peers) = fake.client().await;
+    let mut acquire = acquiring(&client, "k", wait(60_000));
+    for _ in 0..2 {
+        let (peer, request) = fake.request().await;
+        let (id, code) = (request.id(), ErrorCode::NotActive);
+        peer.reply(Reply::Error { id, code });
+    }
+    // In the pause before the next one.
+    let started = Instant::now();
+    client.close().await;
+    assert!(
+        started.elapsed() < Duration::from_secs(1),
+        "it waited for an answer"
+    );
+    let outcome = tokio::select! {
+        biased;
+        outcome = &mut acquire => outcome.unwrap(),
+        (_, request) = fake.request() => panic!("asked again: {request:?}"),
+    };
+    assert_eq!(outcome.unwrap_err(), AcquireError::Closed);
 }
 
 #[tokio::test(start_paused = true)]
