@@ -67,9 +67,35 @@ struct State {
     /// Until when nothing is granted, because of leases that an earlier start gave out.
     held_back: Option<Timestamp>,
     parked: Parked,
+    /// What waits in these is announced when the state is let go.
+    filled: Filled,
     storage_failed: bool,
     /// What is held may not be held for longer than it is now: its end is being stored.
     sealed: bool,
+}
+
+/// The boxes into which something came that their connections do not know of.
+#[derive(Debug, Default)]
+struct Filled(Vec<Arc<Outbox>>);
+
+impl Filled {
+    /// Puts a reply into a box.
+    fn push(&mut self, outbox: &Arc<Outbox>, reply: &Reply, grant: Option<UnsentGrant>) {
+        if outbox.push(reply, grant) {
+            self.0.push(Arc::clone(outbox));
+        }
+    }
+
+    /// This connection looks by itself.
+    fn forget(&mut self, known: &Arc<Outbox>) {
+        self.0.retain(|outbox| !Arc::ptr_eq(outbox, known));
+    }
+
+    fn announce(self) {
+        for outbox in self.0 {
+            outbox.announce();
+        }
+    }
 }
 
 /// What the desk knows of one connection.
@@ -90,6 +116,12 @@ pub struct Counts {
     pub held_keys: usize,
     /// Acquires that wait for their turn.
     pub waiters: usize,
+}
+
+/// How many of some requests were handled.
+enum Taken {
+    All,
+    Some,
 }
 
 /// A request carries an id that is still in use on its connection: the connection must end.
@@ -122,6 +154,7 @@ impl Desk {
                 reserve,
                 folder,
                 parked: Parked::default(),
+                filled: Filled::default(),
                 storage_failed: false,
                 sealed: false,
             }),
@@ -156,17 +189,28 @@ impl Desk {
         connection
     }
 
-    /// Handles what a connection sent. The reply comes into its box, now or later.
+    /// Handles what a connection sent, in its order. The replies come into its box, now or later; into
+    /// the box it has to look afterwards.
+    ///
+    /// # Errors
+    /// At the first request whose id is in use; those before it are handled.
     pub(crate) fn submit(
         &self,
         connection: ConnectionId,
-        incoming: Incoming,
+        requests: impl IntoIterator<Item = Incoming>,
     ) -> Result<(), IdInUse> {
-        let mut state = self.state();
-        let now = self.clock.timestamp();
-        state.handle(now, self.domain, connection, incoming)?;
-        self.after_change(state);
-        Ok(())
+        let mut requests = requests.into_iter();
+        loop {
+            let mut state = self.state();
+            let now = self.clock.timestamp();
+            let taken = state.take_some(now, self.domain, connection, &mut requests);
+            state.forget_own(connection);
+            self.after_change(state);
+            match taken? {
+                Taken::All => return Ok(()),
+                Taken::Some => {}
+            }
+        }
     }
 
     /// Ends a connection: it leaves all queues, and the grants that never left are given back,
@@ -181,10 +225,8 @@ impl Desk {
         // Time passes before the operation: a lease that ends just now may still go to a waiter
         // of this connection, so it is known until that is over.
         state.apply(now, Operation::Disconnect { connection });
-        let Some(link) = state.connections.remove(&connection) else {
-            return;
-        };
-        let unsent = link.outbox.close();
+        let link = state.connections.remove(&connection);
+        let unsent = link.map(|link| link.outbox.close()).unwrap_or_default();
         for grant in undelivered.into_iter().chain(unsent) {
             state.give_back(now, grant);
         }
@@ -240,7 +282,7 @@ impl Desk {
         self.after_change(state);
     }
 
-    fn after_change(&self, state: MutexGuard<'_, State>) {
+    fn after_change(&self, mut state: MutexGuard<'_, State>) {
         let now = state.machine.now();
         let unstored = state.wants_to_store(now);
         let wakes = match (state.next_deadline(), state.armed) {
@@ -249,7 +291,9 @@ impl Desk {
             (None, _) => false,
         };
         let settled = state.draining && state.is_settled();
+        let filled = std::mem::take(&mut state.filled);
         drop(state);
+        filled.announce();
         if wakes {
             self.earlier.notify_one();
         }
@@ -288,6 +332,31 @@ impl State {
         }
     }
 
+    /// Handles requests, as long as no leases are left over that have ended: each request lets a portion
+    /// of those expire, and between the portions others get their turn.
+    fn take_some(
+        &mut self,
+        now: Timestamp,
+        domain: Domain,
+        connection: ConnectionId,
+        requests: &mut impl Iterator<Item = Incoming>,
+    ) -> Result<Taken, IdInUse> {
+        for request in requests {
+            self.handle(now, domain, connection, request)?;
+            if self.machine.next_deadline().is_some_and(|due| due <= now) {
+                return Ok(Taken::Some);
+            }
+        }
+        Ok(Taken::All)
+    }
+
+    /// This connection looks into its box by itself.
+    fn forget_own(&mut self, connection: ConnectionId) {
+        if let Some(link) = self.connections.get(&connection) {
+            self.filled.forget(&link.outbox);
+        }
+    }
+
     fn handle(
         &mut self,
         now: Timestamp,
@@ -305,7 +374,8 @@ impl State {
             Incoming::Valid(request) => request,
             Incoming::Refused { id, code } => {
                 self.tally.error(code);
-                link.outbox.push(&Reply::Error { id, code }, None);
+                self.filled
+                    .push(&link.outbox, &Reply::Error { id, code }, None);
                 return Ok(());
             }
         };
@@ -323,7 +393,7 @@ impl State {
                     domain,
                     extensions,
                 };
-                link.outbox.push(&reply, None);
+                self.filled.push(&link.outbox, &reply, None);
             }
             Task::Acquire(operation) | Task::Hold(operation) => {
                 self.admit(now, connection, asked, operation, None);
@@ -381,15 +451,15 @@ impl State {
 
     fn ungranted(&mut self, waiter: WaiterId, reply: impl FnOnce(RequestNumber) -> Reply) {
         if let Some((asked, outbox)) = self.dequeue(waiter) {
-            outbox.push(&reply(asked.id), None);
+            self.filled.push(&outbox, &reply(asked.id), None);
         }
     }
 
-    fn dequeue(&mut self, waiter: WaiterId) -> Option<(Asked, &Outbox)> {
+    fn dequeue(&mut self, waiter: WaiterId) -> Option<(Asked, Arc<Outbox>)> {
         let link = self.connections.get_mut(&waiter.connection)?;
         let id = RequestNumber::new(waiter.request.get())?;
         let asked = link.queued.remove(&id)?;
-        Some((asked, &link.outbox))
+        Some((asked, Arc::clone(&link.outbox)))
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct Outbox {
 struct Content {
     batch: Batch,
     overflowed: bool,
+    /// Somebody was told to announce what came since it was emptied.
+    to_announce: bool,
 }
 
 impl Outbox {
@@ -52,13 +54,20 @@ impl Outbox {
     }
 
     /// Adds a reply, with its grant if it is one. Never waits.
-    pub(crate) fn push(&self, reply: &Reply, grant: Option<UnsentGrant>) {
+    ///
+    /// Returns whether the caller has to [`announce`](Self::announce) it: only the first one since the
+    /// box was emptied, so that what is decided together is sent together.
+    #[must_use = "the connection does not look by itself"]
+    pub(crate) fn push(&self, reply: &Reply, grant: Option<UnsentGrant>) -> bool {
         let mut content = self.content();
         if content.overflowed {
             // Nothing is sent any more. The grant is kept only to be given back.
             let end = content.batch.bytes.len();
             content.batch.grants.extend(grant.map(|grant| (end, grant)));
-            return;
+            return false;
+        }
+        if content.batch.bytes.is_empty() {
+            content.batch.bytes.reserve(SOME_REPLIES);
         }
         reply.encode(&mut content.batch.bytes);
         let end = content.batch.bytes.len();
@@ -66,12 +75,17 @@ impl Outbox {
         if end > self.limit {
             content.overflowed = true;
             content.batch.bytes = Vec::new();
+            return true;
         }
-        drop(content);
+        !std::mem::replace(&mut content.to_announce, true)
+    }
+
+    /// Wakes the connection to look into its box.
+    pub(crate) fn announce(&self) {
         self.filled.notify_one();
     }
 
-    /// Waits until something was put into the box since the last time.
+    /// Waits until something in the box was announced since the last time.
     pub(crate) async fn filled(&self) {
         self.filled.notified().await;
     }
@@ -85,11 +99,12 @@ impl Outbox {
         if content.overflowed {
             return Err(Overflow);
         }
+        content.to_announce = false;
         Ok(std::mem::take(&mut content.batch))
     }
 
-    /// The bytes that wait. To be asked whenever the box was filled: while the peer takes nothing,
-    /// nothing is taken out either.
+    /// The bytes that wait. To be asked before anything is done that fills the box, and whenever it
+    /// was announced: while the peer takes nothing, nothing is taken out either.
     ///
     /// # Errors
     /// The box ran over: the connection must end.
@@ -113,6 +128,9 @@ impl Outbox {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Room for the replies of a short batch, in bytes.
+const SOME_REPLIES: usize = 256;
 
 /// The reader is too slow for the bound on waiting replies.
 #[derive(Debug)]

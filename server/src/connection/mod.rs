@@ -8,6 +8,7 @@ mod setup;
 mod transport;
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,24 +129,28 @@ impl Connection {
 
     async fn work(&mut self, phase: &mut watch::Receiver<Phase>) -> Result<End, End> {
         self.receive(Transport::receive_early)?;
+        let mut stopped = pin!(async {
+            // Without a sender the server is gone.
+            phase.wait_for(|phase| *phase == Phase::Closing).await.ok();
+        });
         loop {
             self.send()?;
             // A peer that reads nothing is not read either, so what it is owed stays bounded.
             let most = self.shared.limits.effective_output_bytes();
-            let reads = self.outbox.waiting_bytes()? <= most / 2;
+            let may_read = |outbox: &Outbox| Ok::<_, Overflow>(outbox.waiting_bytes()? <= most / 2);
+            let reads = may_read(&self.outbox)?;
             tokio::select! {
                 biased;
-                changed = phase.changed() => {
-                    if changed.is_err() || *phase.borrow() == Phase::Closing {
-                        return Ok(End::Stopped);
-                    }
-                }
+                () = &mut stopped => return Ok(End::Stopped),
                 ready = self.transport.tcp.writable(), if self.transport.has_output() => {
                     ready?;
                 }
                 ready = self.transport.tcp.readable(), if reads => {
                     ready?;
-                    self.receive(Transport::receive)?;
+                    // Nobody tells that more was put on top of what waits already.
+                    if may_read(&self.outbox)? {
+                        self.receive(Transport::receive)?;
+                    }
                 }
                 () = self.outbox.filled() => {}
                 end = self.out_of_time(reads) => return Err(end),
@@ -253,6 +258,7 @@ impl Drop for Connection {
     }
 }
 
+/// Hands the frames over in batches: each costs the desk one turn, however many requests are in it.
 fn take_frames(
     desk: &Front,
     connection: ConnectionId,
@@ -260,11 +266,30 @@ fn take_frames(
     chunk: &mut &[u8],
     completed: &mut bool,
 ) -> Result<(), End> {
-    while let Some(incoming) = decoder.next(chunk)? {
-        *completed = true;
-        desk.submit(connection, incoming)?;
+    loop {
+        let mut batch = Vec::new();
+        // What came before a malformed frame counts.
+        let malformed = loop {
+            match decoder.next(chunk) {
+                Ok(Some(incoming)) => batch.push(incoming),
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            }
+            if batch.len() == FRAMES_AT_ONCE {
+                break None;
+            }
+        };
+        let is_full = batch.len() == FRAMES_AT_ONCE;
+        if !batch.is_empty() {
+            *completed = true;
+            desk.submit(connection, batch)?;
+        }
+        match malformed {
+            Some(error) => return Err(error.into()),
+            None if is_full => {}
+            None => return Ok(()),
+        }
     }
-    Ok(())
 }
 
 /// Why a connection ended.
@@ -338,5 +363,7 @@ impl From<Overflow> for End {
     }
 }
 
+/// How many requests of one connection are handled before others get their turn.
+const FRAMES_AT_ONCE: usize = 64;
 /// How long a stopping server lets a connection take what waits for it.
 const PARTING_TIME: Duration = Duration::from_secs(1);

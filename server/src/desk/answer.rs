@@ -27,7 +27,7 @@ impl State {
                 if let Reply::Error { code, .. } = reply {
                     self.tally.error(code);
                 }
-                link.outbox.push(&reply, grant);
+                self.filled.push(&link.outbox, &reply, grant);
             }
             Ok(None) => {
                 link.queued.insert(asked.id, asked);
@@ -37,8 +37,8 @@ impl State {
                     ?asked,
                     "the lock machine gave an answer that fits no request"
                 );
-                link.outbox
-                    .push(&Reply::Indeterminate { id: asked.id }, None);
+                let reply = Reply::Indeterminate { id: asked.id };
+                self.filled.push(&link.outbox, &reply, None);
                 if let Some(grant) = grant {
                     self.give_back(self.machine.now(), grant);
                 }
@@ -52,11 +52,15 @@ impl State {
             match translate::granted(asked, &grant) {
                 Ok(reply) => {
                     let waited = grant.granted_at.saturating_since(asked.at);
-                    outbox.push(&reply, Some(unsent(grant, Some(free_since))));
+                    let grant = unsent(grant, Some(free_since));
+                    self.filled.push(&outbox, &reply, Some(grant));
                     self.tally.handed_over(waited);
                     return;
                 }
-                Err(Misfit) => outbox.push(&Reply::Indeterminate { id: asked.id }, None),
+                Err(Misfit) => {
+                    let reply = Reply::Indeterminate { id: asked.id };
+                    self.filled.push(&outbox, &reply, None);
+                }
             }
         }
         // It cannot be told to anybody, so nobody may hold it. Everybody else goes on.
@@ -100,7 +104,7 @@ impl State {
         let status = self.machine.status(key, from_slot);
         let reply = translate::status(id, status, self.machine.now());
         if let Some(link) = self.connections.get(&connection) {
-            link.outbox.push(&reply, None);
+            self.filled.push(&link.outbox, &reply, None);
         }
     }
 

@@ -74,7 +74,8 @@ impl State {
             Verdict::Refuse(refusal) => {
                 self.tally.refused(refusal);
                 if let Some(link) = self.connections.get(&connection) {
-                    link.outbox.push(&refusal.reply(asked.id), None);
+                    let reply = refusal.reply(asked.id);
+                    self.filled.push(&link.outbox, &reply, None);
                 }
             }
             Verdict::Park(until) => {

@@ -95,7 +95,7 @@ impl Desk {
         state.draining = true;
         state.sealed = true;
         state.stop_granting(self.clock.timestamp());
-        drop(state);
+        self.after_change(state);
         self.unstored.notify_one();
     }
 

@@ -2,6 +2,7 @@
 //!
 //! No timekeeper runs here, so that moment lasts for as long as a test likes.
 
+mod announced;
 mod durable;
 mod portions;
 mod promised;
@@ -72,7 +73,7 @@ impl Peer {
     }
 
     fn asks(&self, desk: &Desk, request: Request) {
-        desk.submit(self.connection, Incoming::Valid(request))
+        desk.submit(self.connection, [Incoming::Valid(request)])
             .unwrap();
     }
 
@@ -302,7 +303,7 @@ async fn grants_that_never_left_are_counted_and_those_that_waited_are_timed() {
     let keys = Key::new("apple").unwrap().into();
     let id = RequestNumber::new(2).unwrap();
     let release = Request::Release { id, keys, token };
-    desk.submit(one.connection, Incoming::Valid(release))
+    desk.submit(one.connection, [Incoming::Valid(release)])
         .unwrap();
     // Its grant waits in the box when it ends.
     desk.disconnect(two.connection, Vec::new());

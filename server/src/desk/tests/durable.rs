@@ -402,7 +402,7 @@ async fn who_is_parked_can_cancel_and_leave() {
     one.acquires(&world.desk, 1, &["apple"], 10, 60);
     two.acquires(&world.desk, 1, &["apple"], 10, 60);
     let again = Request::Domain { id: number(1) };
-    let in_use = world.desk.submit(one.connection, Incoming::Valid(again));
+    let in_use = world.desk.submit(one.connection, [Incoming::Valid(again)]);
     assert!(in_use.is_err(), "the id is in use until it is answered");
     let cancel = Request::Cancel {
         id: number(2),
