@@ -68,13 +68,14 @@ impl Front {
         forward!(self, desk => desk.connect(outbox))
     }
 
-    /// Handles what a connection sent. The reply comes into its box, now or later.
+    /// Handles what a connection sent. The replies come into its box, now or later; into the box it has
+    /// to look afterwards.
     pub(crate) fn submit(
         &self,
         connection: ConnectionId,
-        incoming: Incoming,
+        requests: Vec<Incoming>,
     ) -> Result<(), IdInUse> {
-        forward!(self, desk => desk.submit(connection, incoming))
+        forward!(self, desk => desk.submit(connection, requests))
     }
 
     /// Ends a connection, with the grants that never left.

@@ -80,6 +80,14 @@ impl Outbox {
         !std::mem::replace(&mut content.to_announce, true)
     }
 
+    /// Adds a reply and announces it.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn deliver(&self, reply: &Reply, grant: Option<UnsentGrant>) {
+        if self.push(reply, grant) {
+            self.announce();
+        }
+    }
+
     /// Wakes the connection to look into its box.
     pub(crate) fn announce(&self) {
         self.filled.notify_one();

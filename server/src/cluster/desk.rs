@@ -133,17 +133,22 @@ impl Desk {
         connection
     }
 
-    /// Handles what a connection sent. The reply comes into its box, now or later.
+    /// Handles what a connection sent, in its order. The replies come into its box, now or later.
+    ///
+    /// # Errors
+    /// At the first request whose id is in use; those before it are handled.
     pub(crate) fn submit(
         &self,
         connection: ConnectionId,
-        incoming: Incoming,
+        requests: impl IntoIterator<Item = Incoming>,
     ) -> Result<(), IdInUse> {
         let mut state = self.state();
         let now = self.clock.timestamp();
-        state.handle(now, self.domain, connection, incoming)?;
+        let mut requests = requests.into_iter();
+        let handled =
+            requests.try_for_each(|request| state.handle(now, self.domain, connection, request));
         self.after_change(&state);
-        Ok(())
+        handled
     }
 
     /// Ends a connection: it leaves all queues, and the grants of this reign that never left are
@@ -334,7 +339,7 @@ impl State {
             Incoming::Valid(request) => request,
             Incoming::Refused { id, code } => {
                 self.tally.error(code);
-                link.outbox.push(&Reply::Error { id, code }, None);
+                link.outbox.deliver(&Reply::Error { id, code }, None);
                 return Ok(());
             }
         };
@@ -349,7 +354,7 @@ impl State {
                     domain,
                     extensions,
                 };
-                link.outbox.push(&reply, None);
+                link.outbox.deliver(&reply, None);
                 return Ok(());
             }
             Task::Acquire(operation) | Task::Hold(operation) => {

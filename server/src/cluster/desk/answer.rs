@@ -67,7 +67,7 @@ impl State {
         if link.open.remove(&id).is_none() {
             return false;
         }
-        link.outbox.push(reply, grant);
+        link.outbox.deliver(reply, grant);
         true
     }
 

@@ -179,7 +179,7 @@ impl State {
             _ => self.leader(),
         };
         for link in self.connections.values() {
-            link.outbox.push(&Reply::Leader { leader }, None);
+            link.outbox.deliver(&Reply::Leader { leader }, None);
         }
     }
 
@@ -238,7 +238,7 @@ impl State {
                     Some(away) if !proposed.contains(&(*connection, id)) => away.reply(id),
                     _ => Reply::Indeterminate { id },
                 };
-                link.outbox.push(&reply, None);
+                link.outbox.deliver(&reply, None);
             }
         }
     }

@@ -55,7 +55,7 @@ impl Peer {
     }
 
     fn ask(&self, desk: &Desk, request: Request) -> Result<(), IdInUse> {
-        desk.submit(self.connection, Incoming::Valid(request))
+        desk.submit(self.connection, [Incoming::Valid(request)])
     }
 
     fn acquire(&self, desk: &Desk, number: u64, key: &str, wait: u8) {
