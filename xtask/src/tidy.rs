@@ -52,9 +52,14 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("highwater-protocol", &["highwater-lock"]),
     ("highwater-fencing", &["highwater-lock"]),
     ("highwater-history", &["highwater-lock"]),
+    ("highwater-client-macros", &["highwater-lock"]),
     (
         "highwater-client",
-        &["highwater-lock", "highwater-protocol"],
+        &[
+            "highwater-client-macros",
+            "highwater-lock",
+            "highwater-protocol",
+        ],
     ),
     (
         "highwater-server",
@@ -97,6 +102,7 @@ const CLOCKS: &[(&str, Option<&str>)] = &[
     ("fencing/src", Some("fencing/src/retry.rs")),
     ("history/src", Some("history/src/bin/simulate.rs")),
     ("client/src", Some("client/src/system.rs")),
+    ("client/macros/src", None),
     ("server/src", Some("server/src/system.rs")),
 ];
 

@@ -64,6 +64,18 @@ mod watchman;
 #[doc = include_str!("../../../docs/leader-election.md")]
 pub mod guide {}
 
+#[cfg(feature = "macros")]
+#[doc = include_str!("../../../docs/leader-attributes.md")]
+pub mod attributes {}
+
+#[cfg(feature = "macros")]
+pub use highwater_client_macros::{leader, leader_group};
+
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+#[path = "attribute.rs"]
+pub mod __attribute;
+
 pub use backend::{
     Backend, BackendError, BoxFuture, Candidacy, Clock, Grant, Holder, LeaderState, Lease,
     Standing, TokioClock,
