@@ -72,7 +72,7 @@ struct EndedHold<'a> {
 }
 
 /// The parameters of a list.
-struct Wish {
+pub(super) struct Wish {
     prefix: String,
     after: Option<Key>,
     limit: usize,
@@ -81,24 +81,13 @@ struct Wish {
 /// `GET /v1/locks`
 pub(super) async fn list(site: &Site, query: &[(String, String)]) -> Result<Answer, Problem> {
     let wish = Wish::read(query, site.limits.page.max(1))?;
-    // One more than asked for, to know whether there is more.
-    let mut page = wish.page()?;
-    let mut place = Some(0);
-    while let Some(from) = place {
-        place = site.shared.desk.look(from, &mut page);
-        // Whoever waits for the desk goes first.
-        tokio::task::yield_now().await;
-    }
-    let mut keys = page.into_keys();
-    let more = keys.len() > wish.limit;
-    keys.truncate(wish.limit);
+    let (keys, next) = wish.keys(site, "/v1/locks").await?;
     let mut found: Vec<(Timestamp, NameView)> = Vec::new();
     for keys in keys.chunks(NAMES_AT_ONCE) {
         let step = site.shared.desk.names(keys);
         found.extend(step.names.into_iter().map(|name| (step.now, name)));
         tokio::task::yield_now().await;
     }
-    let next = keys.last().filter(|_| more).map(|key| wish.next(key));
     let locks = found.iter().map(|(now, name)| Entry::of(*now, name));
     let locks = locks.collect();
     Ok(json(&List { locks, next }))
@@ -159,7 +148,7 @@ pub(super) fn release(
 }
 
 impl Wish {
-    fn read(query: &[(String, String)], most: usize) -> Result<Self, Problem> {
+    pub(super) fn read(query: &[(String, String)], most: usize) -> Result<Self, Problem> {
         let mut wish = Self {
             prefix: String::new(),
             after: None,
@@ -182,6 +171,27 @@ impl Wish {
         Ok(wish)
     }
 
+    /// The names of the page, and where the list goes on.
+    pub(super) async fn keys(
+        &self,
+        site: &Site,
+        path: &str,
+    ) -> Result<(Vec<Key>, Option<String>), Problem> {
+        // One more than asked for, to know whether there is more.
+        let mut page = self.page()?;
+        let mut place = Some(0);
+        while let Some(from) = place {
+            place = site.shared.desk.look(from, &mut page);
+            // Whoever waits for the desk goes first.
+            tokio::task::yield_now().await;
+        }
+        let mut keys = page.into_keys();
+        let more = keys.len() > self.limit;
+        keys.truncate(self.limit);
+        let next = keys.last().filter(|_| more).map(|key| self.next(path, key));
+        Ok((keys, next))
+    }
+
     fn page(&self) -> Result<Page, Problem> {
         if !self.prefix.is_empty() {
             // What no key begins with is a mistake.
@@ -192,8 +202,8 @@ impl Wish {
     }
 
     /// Where the list goes on behind this key.
-    fn next(&self, last: &Key) -> String {
-        let mut path = format!("/v1/locks?limit={}", self.limit);
+    fn next(&self, path: &str, last: &Key) -> String {
+        let mut path = format!("{path}?limit={}", self.limit);
         if !self.prefix.is_empty() {
             path.push_str("&prefix=");
             path.push_str(&encode(&self.prefix));
@@ -261,7 +271,12 @@ fn fence_keys(key: &Key, ended: &[Ended]) -> Vec<String> {
     texts.map(Into::into).collect()
 }
 
-fn millis(later: Timestamp, earlier: Timestamp) -> u64 {
+/// Where the holders of one lock are told, from this slot on.
+pub(super) fn path(key: &Key, from_slot: u32) -> String {
+    format!("/v1/locks/{}?from_slot={from_slot}", encode(key.as_str()))
+}
+
+pub(super) fn millis(later: Timestamp, earlier: Timestamp) -> u64 {
     let span = later.saturating_since(earlier);
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

@@ -6,6 +6,7 @@
 
 mod access;
 mod connection;
+mod leaders;
 mod locks;
 mod patience;
 mod problem;

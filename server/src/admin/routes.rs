@@ -12,9 +12,9 @@ use tokio::time::timeout;
 
 use super::access::Operator;
 use super::connection::Site;
-use super::locks;
 use super::problem::Problem;
 use super::target::{decode, parameters};
+use super::{leaders, locks};
 use crate::metrics::{self, Page};
 
 /// An answer, whole: nothing is made while it is sent.
@@ -26,6 +26,7 @@ enum Route {
     Readiness,
     Metrics,
     Locks,
+    Leaders,
     /// One lock; the key is still encoded.
     Lock(String),
     Release(String),
@@ -81,6 +82,7 @@ async fn handle(
         Route::Health => Ok(state(StatusCode::OK, "healthy")),
         Route::Readiness => Ok(readiness(site)),
         Route::Metrics => Ok(page(site)),
+        Route::Leaders => leaders::list(site, &query(&head)?).await,
         Route::Locks => locks::list(site, &query(&head)?).await,
         Route::Lock(key) => locks::show(site, &decode(&key)?, &query(&head)?),
         Route::Release(key) => locks::release(site, peer, &operator, &decode(&key)?),
@@ -92,6 +94,7 @@ fn route(path: &str) -> Option<Route> {
         "/healthz" => Route::Health,
         "/readyz" => Route::Readiness,
         "/metrics" => Route::Metrics,
+        "/v1/leaders" => Route::Leaders,
         "/v1/locks" => Route::Locks,
         _ => {
             let rest = path.strip_prefix("/v1/locks/")?;

@@ -47,6 +47,7 @@ async fn with_a_token_nothing_is_told_without_it() {
         ("GET", "/healthz"),
         ("GET", "/readyz"),
         ("GET", "/metrics"),
+        ("GET", "/v1/leaders"),
         ("GET", "/v1/locks"),
         ("GET", "/v1/locks/apple"),
         ("POST", "/v1/locks/apple/release"),
@@ -60,7 +61,7 @@ async fn with_a_token_nothing_is_told_without_it() {
             assert_eq!(answer.header("www-authenticate"), "Bearer");
         }
     }
-    for (method, path) in &requests[..4] {
+    for (method, path) in &requests[..5] {
         assert_eq!(
             send(&server, method, path, TOKEN).await.status,
             200,
@@ -69,7 +70,7 @@ async fn with_a_token_nothing_is_told_without_it() {
     }
     let page = send(&server, "GET", "/metrics", TOKEN).await.body;
     assert!(
-        page.contains("highwater_admin_refused_total 16\n"),
+        page.contains("highwater_admin_refused_total 18\n"),
         "{page}"
     );
     assert!(

@@ -12,6 +12,7 @@ mod bounds;
 mod client;
 mod health;
 mod http;
+mod leaders;
 mod locks;
 mod metrics;
 mod release;

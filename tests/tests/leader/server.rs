@@ -6,7 +6,7 @@ use highwater_client::leader::{
     FailurePolicy, Highwater, LeaderElector, LeaderError, LeaderOptions, LeaderResult, LeaseEnd,
     MemoryHistory, NotLeader, PolicyResult, TermOutcome, blocking,
 };
-use highwater_client::{Client, Lost};
+use highwater_client::{Client, FencingToken, Lost};
 use tokio::time::timeout;
 
 use crate::world::{PATIENCE, World};
@@ -178,4 +178,34 @@ async fn a_starved_runtime_loses_its_lease_aloud_and_the_next_leader_does_not_wa
     }
     assert_eq!((stats.revoked, stats.released), (1, 0));
     assert_eq!(guard.check(), Ok(()));
+}
+
+#[tokio::test]
+async fn operators_see_the_leaders_of_a_prefix() {
+    let world = World::highwater().await;
+    let a = world.candidate("a").await.for_tenant("jobs").unwrap();
+    let kept = world.options().min_lease(20 * world.unit);
+    let kept = world.elector("a", kept).await.for_tenant("jobs").unwrap();
+    let group = world.group("a", 3).await.for_tenant("jobs").unwrap();
+    let guard = a.try_acquire("close").await.unwrap().unwrap();
+    let one = group.try_acquire("mail").await.unwrap().unwrap();
+    let two = group.try_acquire("mail").await.unwrap().unwrap();
+    let elsewhere = world.candidate("a").await.try_acquire("elsewhere").await;
+    let retained = kept.try_acquire("report").await.unwrap().unwrap();
+    let token = retained.token();
+    drop(retained.release().await);
+    let answer = world.ask("GET", "/v1/leaders?prefix=jobs/").await;
+    let shown = |name: &str, state: &str, token: FencingToken| {
+        let leader = format!("\"token\":\"{token}\",");
+        let place = format!("\"fence_key\":\"{name}\",\"state\":\"{state}\"");
+        answer.contains(&leader) && answer.contains(&place)
+    };
+    assert!(shown("jobs/close", "leading", guard.token()), "{answer}");
+    assert!(shown("jobs/mail 0", "leading", one.token()), "{answer}");
+    assert!(shown("jobs/mail 1", "leading", two.token()), "{answer}");
+    assert!(shown("jobs/report", "retained", token), "{answer}");
+    assert!(
+        elsewhere.unwrap().is_some() && !answer.contains("elsewhere"),
+        "{answer}"
+    );
 }

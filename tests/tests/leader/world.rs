@@ -99,17 +99,19 @@ impl World {
             Service::InProcess(service) => service.force_release(&Key::new(name).unwrap()),
             Service::Highwater { server, .. } => {
                 let admin = server.lock().unwrap().as_ref().unwrap().admin_addr();
-                let mut stream = TcpStream::connect(admin.unwrap()).await.unwrap();
-                let request = format!(
-                    "POST /v1/locks/{name}/release HTTP/1.1\r\nHost: localhost\r\n\
-                     Connection: close\r\nContent-Length: 0\r\n\r\n"
-                );
-                stream.write_all(request.as_bytes()).await.unwrap();
-                let mut answer = String::new();
-                stream.read_to_string(&mut answer).await.unwrap();
-                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+                let path = format!("/v1/locks/{name}/release");
+                request(admin.unwrap(), "POST", &path).await;
             }
         }
+    }
+
+    /// Asks the admin listener of the server.
+    pub(crate) async fn ask(&self, method: &str, path: &str) -> String {
+        let Service::Highwater { server, .. } = &self.service else {
+            panic!("there is no server");
+        };
+        let admin = server.lock().unwrap().as_ref().unwrap().admin_addr();
+        request(admin.unwrap(), method, path).await
     }
 
     /// Starts the service anew, without its memory.
@@ -183,6 +185,19 @@ impl World {
     pub(crate) async fn pass(&self, units: u32) {
         tokio::time::sleep(units * self.unit).await;
     }
+}
+
+async fn request(admin: std::net::SocketAddr, method: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(admin).await.unwrap();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\n\
+         Connection: close\r\nContent-Length: 0\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
 }
 
 async fn start(address: std::net::SocketAddr) -> Result<Server, highwater_server::StartError> {
