@@ -2,6 +2,8 @@
 //!
 //! - `inventory` – the main job: an inventory deduction that a stale holder cannot corrupt.
 //!   `cargo run --release --example inventory`
+//! - `timeline` – what can happen to leaders, second by second, in virtual time.
+//!   `cargo run --release --example timeline`
 
 /// The README, whose code is compiled as a test.
 #[cfg(doctest)]

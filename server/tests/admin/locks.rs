@@ -259,7 +259,10 @@ async fn a_long_list_lets_the_locks_go_on() {
         }
         assert!(page["next"].is_string());
         // A list in one piece would let one or two on.
-        assert!(during >= 40, "only {during} cycles while {list} were listed");
+        assert!(
+            during >= 40,
+            "only {during} cycles while {list} were listed"
+        );
     }
     stop.store(true, Ordering::Relaxed);
     within(working).await.unwrap();
