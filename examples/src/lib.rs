@@ -2,6 +2,8 @@
 //!
 //! - `inventory` – the main job: an inventory deduction that a stale holder cannot corrupt.
 //!   `cargo run --release --example inventory`
+//! - `leader_job` – a periodic job on three processes, whose leader is killed, frozen and cut off.
+//!   `cargo run --release --example leader_job`
 //! - `timeline` – what can happen to leaders, second by second, in virtual time.
 //!   `cargo run --release --example timeline`
 

@@ -3,9 +3,8 @@
 use std::cell::RefCell;
 use std::error::Error;
 use std::fmt::Display;
-use std::future::poll_fn;
 use std::pin::pin;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -98,7 +97,7 @@ impl Stage {
         sleep(LOOK).await;
         let mut happened = Vec::new();
         for (elector, events) in self.readers.borrow_mut().iter_mut() {
-            while let Some(event) = at_once(events.next()).await {
+            while let Some(event) = at_once(events.next()) {
                 let event = event.ok_or("the elector is gone")??;
                 happened.push((elector.clone(), event.what));
             }
@@ -191,15 +190,12 @@ fn seconds(span: Duration) -> String {
 }
 
 /// What a future gives if it is asked once.
-async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(tokio::task::unconstrained(future));
-    poll_fn(|context| {
-        Poll::Ready(match future.as_mut().poll(context) {
-            Poll::Ready(value) => Some(value),
-            Poll::Pending => None,
-        })
-    })
-    .await
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut context = Context::from_waker(Waker::noop());
+    match pin!(tokio::task::unconstrained(future)).poll(&mut context) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
 }
 
 /// Every time in the scenarios is a multiple of it.

@@ -1,7 +1,8 @@
 //! `cargo xtask demo`: the main job, `examples/inventory`, on SQLite and on every database server
-//! whose URL the environment has.
+//! whose URL the environment has; and `examples/leader_job`, on SQLite.
 //!
-//! The example itself decides by its exit status: exact with fencing, and damaged without.
+//! The examples themselves decide by their exit status: the first is exact with fencing and damaged
+//! without, in the second each leader that was replaced is refused.
 
 use crate::Result;
 use crate::run::{Command, Steps};
@@ -16,9 +17,10 @@ const URLS: [&str; 3] = [
 /// Runs the example as the README says, then on each server.
 pub(crate) fn run() -> Result<()> {
     let mut steps = Steps::default();
-    let example =
-        || Command::cargo().args(["run", "--release", "--locked", "--example", "inventory"]);
+    let run = |name| Command::cargo().args(["run", "--release", "--locked", "--example", name]);
+    let example = || run("inventory");
     steps.note("main job on SQLite", example().run());
+    steps.note("job with a leader on SQLite", run("leader_job").run());
     for variable in URLS {
         if std::env::var_os(variable).is_none_or(|url| url.is_empty()) {
             println!("\n{variable} is not set: not run there");

@@ -27,7 +27,8 @@ usage: cargo xtask TASK
   tidy      the rules about files and dependencies alone
   simulate  the lock core on replicas in a simulated world: --seed N for one, --seeds N for many
   interop   the published client's own network tests against our server
-  demo      the example `inventory`, on SQLite and on the servers named by HIGHWATER_TEST_*_URL
+  demo      the example `inventory`, on SQLite and on the servers named by HIGHWATER_TEST_*_URL, and
+            the example `leader_job`
   prove     stale writers against every database release: a table (--here: no server is started)
   images    builds the database images of the tests from Debian packages (as root)
 ";
