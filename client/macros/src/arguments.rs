@@ -7,7 +7,7 @@ use syn::ext::IdentExt as _;
 use syn::parse::{ParseStream, Parser as _};
 use syn::{Expr, ExprLit, Ident, Lit, LitStr, Token};
 
-use crate::{Faults, time};
+use crate::{Faults, time, value};
 
 /// Which of the two attributes it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -163,17 +163,17 @@ impl Arguments {
             }
         };
         match &*word {
-            "name" => self.name = Some(text(value, faults)?),
+            "name" => self.name = Some(value::text(value, faults)?),
             "elector" => self.elector = Some(value),
-            "context" => self.context = Some(word_of(&value, "ctx", faults)?),
+            "context" => self.context = Some(value::word(&value, "ctx", faults)?),
             "wait" => self.wait = Time::read(value, faults)?,
             "lease" => self.lease = Time::read(value, faults)?,
             "min_lease" => self.min_lease = Time::read(value, faults)?,
-            "auto_extend" => self.auto_extend = boolean(&value, faults)?,
-            "slots" if kind == Kind::Group => self.slots = slots(&value, faults)?,
+            "auto_extend" => self.auto_extend = value::boolean(&value, faults)?,
+            "slots" if kind == Kind::Group => self.slots = value::slots(&value, faults)?,
             "on_loss" => {
                 let known = [("cancel", "Cancel"), ("notify", "Notify")];
-                self.on_loss = choice(&value, &known, faults)?;
+                self.on_loss = value::choice(&value, &known, faults)?;
             }
             "on_failure" => {
                 let known = [
@@ -181,7 +181,7 @@ impl Arguments {
                     ("skip", "Skip"),
                     ("fail_open", "FailOpen"),
                 ];
-                self.on_failure = choice(&value, &known, faults)?;
+                self.on_failure = value::choice(&value, &known, faults)?;
             }
             _ => {
                 faults.at(key, unknown(kind, &word));
@@ -249,82 +249,6 @@ fn unknown(kind: Kind, word: &str) -> String {
             format!("{attribute} has no argument `{word}`; it has {known}")
         }
     }
-}
-
-fn text(value: Expr, faults: &mut Faults) -> Option<LitStr> {
-    match value {
-        Expr::Lit(ExprLit {
-            lit: Lit::Str(text),
-            ..
-        }) => Some(text),
-        other => {
-            let message =
-                "a name is a text in quotes, with parameters in braces: \"close-{region}\"";
-            faults.at(other, message);
-            None
-        }
-    }
-}
-
-fn boolean(value: &Expr, faults: &mut Faults) -> Option<bool> {
-    match value {
-        Expr::Lit(ExprLit {
-            lit: Lit::Bool(value),
-            ..
-        }) => Some(value.value),
-        other => {
-            faults.at(other, "`auto_extend` stands alone, or is `true` or `false`");
-            None
-        }
-    }
-}
-
-fn slots(value: &Expr, faults: &mut Faults) -> Option<u32> {
-    if let Expr::Lit(ExprLit {
-        lit: Lit::Int(number),
-        ..
-    }) = value
-        && let Ok(slots @ 1..) = number.base10_parse::<u32>()
-    {
-        return Some(slots);
-    }
-    faults.at(
-        value,
-        "a group has at least one slot: `slots` is a whole number, 1 to 4294967295",
-    );
-    None
-}
-
-fn word_of(value: &Expr, example: &str, faults: &mut Faults) -> Option<Ident> {
-    match value {
-        Expr::Path(path) if path.attrs.is_empty() => match path.path.get_ident() {
-            Some(word) => Some(word.clone()),
-            None => {
-                faults.at(value, format!("this is one word, such as `{example}`"));
-                None
-            }
-        },
-        other => {
-            faults.at(other, format!("this is one word, such as `{example}`"));
-            None
-        }
-    }
-}
-
-/// One of some words, each with the variant that it means.
-fn choice(value: &Expr, known: &[(&str, &str)], faults: &mut Faults) -> Option<Ident> {
-    if let Expr::Path(path) = value
-        && let Some(word) = path.path.get_ident()
-        && let Some((_, variant)) = known.iter().find(|(known, _)| word == known)
-    {
-        return Some(Ident::new(variant, word.span()));
-    }
-    let known: Vec<String> = known
-        .iter()
-        .map(|(known, _)| format!("`{known}`"))
-        .collect();
-    faults.at(value, format!("this is one of {}", known.join(", ")));
-    None
 }
 
 /// The longest wait and lease, as in `LeaderOptions`.

@@ -1,12 +1,12 @@
-//! The function: whether it can be guarded, and how it is written anew.
+//! The function, written anew.
 
-use proc_macro2::{Span, TokenStream, TokenTree};
+use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens as _, format_ident, quote, quote_spanned};
 use syn::spanned::Spanned as _;
-use syn::{Expr, FnArg, Ident, ItemFn, Pat, ReturnType, Type};
+use syn::{Expr, FnArg, Ident, ItemFn, Pat, ReturnType};
 
 use crate::arguments::{Arguments, Kind};
-use crate::{Faults, name};
+use crate::{Faults, name, output};
 
 /// Gives the function with its body behind the election, or all that is wrong.
 pub(crate) fn guard(kind: Kind, arguments: TokenStream, tokens: TokenStream) -> TokenStream {
@@ -21,7 +21,7 @@ pub(crate) fn guard(kind: Kind, arguments: TokenStream, tokens: TokenStream) -> 
     };
     let arguments = Arguments::read(kind, arguments, &mut faults);
     let parameters = parameters(&function);
-    check_kind(kind, &function, &mut faults);
+    output::check(kind, &function, &mut faults);
     match &arguments.name {
         Some(name) => name::check(name, &parameters, &mut faults),
         None if faults.0.is_none() => faults.at(
@@ -109,165 +109,6 @@ fn context(arguments: &Arguments, parameters: &[Ident], faults: &mut Faults) -> 
     context
 }
 
-/// Whether a lease can last from the beginning of its work to the end.
-fn check_kind(kind: Kind, function: &ItemFn, faults: &mut Faults) {
-    let signature = &function.sig;
-    if let Some(word) = &signature.unsafety {
-        faults.at(
-            word,
-            "an unsafe function cannot be guarded: guard a safe one that calls it",
-        );
-    }
-    let work = match &signature.output {
-        ReturnType::Default => None,
-        ReturnType::Type(_, output) => later(output.to_token_stream()).map(|work| (work, output)),
-    };
-    match (signature.asyncness, work) {
-        (None, Some((work, output))) => faults.at(
-            output,
-            format!(
-                "a plain function that returns a {} is over, and its lease given back, before the \
-                 work begins: {}",
-                work.noun(),
-                work.remedy()
-            ),
-        ),
-        (None, None) => faults.at(
-            signature.fn_token,
-            format!(
-                "{} guards an `async fn`; for others there is `leader::blocking`",
-                kind.attribute()
-            ),
-        ),
-        (Some(_), Some((work, output))) => faults.at(
-            output,
-            format!(
-                "a {} that leaves the function goes on when the lease is given back: {}",
-                work.noun(),
-                work.remedy()
-            ),
-        ),
-        (Some(_), None) => check_output(function, faults),
-    }
-}
-
-/// Work that goes on behind the return.
-#[derive(Clone, Copy)]
-enum Later {
-    Future,
-    Stream,
-}
-
-impl Later {
-    fn noun(self) -> &'static str {
-        match self {
-            Self::Future => "future",
-            Self::Stream => "stream",
-        }
-    }
-
-    fn remedy(self) -> &'static str {
-        match self {
-            Self::Future => "make it an `async fn` that awaits it",
-            Self::Stream => "`stream_if_leader` leads as long as a stream lives",
-        }
-    }
-}
-
-/// Looks for the usual names of futures and streams.
-fn later(tokens: TokenStream) -> Option<Later> {
-    tokens.into_iter().find_map(|token| match token {
-        TokenTree::Group(group) => later(group.stream()),
-        TokenTree::Ident(word) => match &*word.to_string() {
-            "Future" | "IntoFuture" | "BoxFuture" | "LocalBoxFuture" | "JoinHandle" => {
-                Some(Later::Future)
-            }
-            "Stream" | "TryStream" | "BoxStream" | "LocalBoxStream" | "AsyncIterator" => {
-                Some(Later::Stream)
-            }
-            _ => None,
-        },
-        _ => None,
-    })
-}
-
-/// What can be seen of a wrong type here; the rest is seen by `leader::__attribute::Guarded`.
-fn check_output(function: &ItemFn, faults: &mut Faults) {
-    let output = match &function.sig.output {
-        ReturnType::Default => {
-            faults.at(
-                &function.sig.ident,
-                format!("{NO_VALUE}, here `Result<Option<()>, E>`"),
-            );
-            return;
-        }
-        ReturnType::Type(_, output) => &**output,
-    };
-    if has_impl(output.to_token_stream()) {
-        faults.at(
-            output,
-            "`impl` cannot stand in the type that a guarded function returns: name it",
-        );
-        return;
-    }
-    let Type::Path(path) = output else {
-        faults.at(output, format!("{NO_VALUE}: `Result<Option<T>, E>`"));
-        return;
-    };
-    let Some(last) = path.path.segments.last() else {
-        return;
-    };
-    let value = match &last.arguments {
-        syn::PathArguments::AngleBracketed(list) => {
-            list.args.iter().find_map(|argument| match argument {
-                syn::GenericArgument::Type(value) => Some(value),
-                _ => None,
-            })
-        }
-        _ => None,
-    };
-    match (&*last.ident.to_string(), value) {
-        ("Result", Some(Type::Path(value))) if !is_option(value) => {
-            let inner = value.to_token_stream();
-            faults.at(
-                value,
-                format!("{NO_VALUE}: `Option<{inner}>` in place of `{inner}`"),
-            );
-        }
-        ("Result", Some(value)) if !matches!(value, Type::Path(_) | Type::Macro(_)) => {
-            let inner = value.to_token_stream();
-            faults.at(
-                value,
-                format!("{NO_VALUE}: `Option<{inner}>` in place of `{inner}`"),
-            );
-        }
-        ("Option", _) => faults.at(
-            output,
-            "an election can fail: return `Result<Option<T>, E>`, with `E: From<LeaderError>`",
-        ),
-        _ => {}
-    }
-}
-
-/// A name that is not `Option` could be another word for it; what has arguments of its own, or is
-/// known to every program, is not.
-fn is_option(path: &syn::TypePath) -> bool {
-    let Some(last) = path.path.segments.last() else {
-        return false;
-    };
-    let word = last.ident.to_string();
-    let is_plain = ["String", "bool", "usize", "u32", "u64", "i32", "i64"].contains(&&*word);
-    word == "Option" || (last.arguments.is_none() && !is_plain)
-}
-
-fn has_impl(tokens: TokenStream) -> bool {
-    tokens.into_iter().any(|token| match token {
-        TokenTree::Group(group) => has_impl(group.stream()),
-        TokenTree::Ident(word) => word == "impl",
-        _ => false,
-    })
-}
-
 fn write(
     kind: Kind,
     arguments: &Arguments,
@@ -350,11 +191,9 @@ fn write(
 
 /// Something in place of a function that does not compile, so that its callers do.
 fn placeholder(mut function: ItemFn) -> Option<TokenStream> {
-    if has_impl(function.sig.output.to_token_stream()) {
+    if output::has_impl(function.sig.output.to_token_stream()) {
         return None;
     }
     *function.block = syn::parse_quote!({ loop {} });
     Some(quote!(#[allow(warnings, clippy::all)] #function))
 }
-
-const NO_VALUE: &str = "who is not elected has no value: return `Option`";

@@ -1,13 +1,15 @@
 //! The attributes of `highwater_client::leader`, to be used from there (feature `macros`).
 //!
-//! `arguments` reads what stands in the parentheses, `time` and `name` what stands in its texts, and
-//! `function` checks the function and writes it anew. All faults of one use are told together, each
+//! `arguments` reads what stands in the parentheses (`value`), `time` and `name` what stands in its
+//! texts; `output` says whether a function can be guarded, and `function` writes it anew. All faults of one use are told together, each
 //! where it stands.
 
 mod arguments;
 mod function;
 mod name;
+mod output;
 mod time;
+mod value;
 
 use proc_macro::TokenStream;
 
