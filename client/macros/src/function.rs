@@ -84,8 +84,8 @@ fn elector(
     if let Some(elector) = &arguments.elector {
         return Some(elector.clone());
     }
-    if parameters.iter().any(|parameter| parameter == "elector") {
-        return Some(syn::parse_quote!(elector));
+    if let Some(parameter) = parameters.iter().find(|parameter| *parameter == "elector") {
+        return Some(syn::parse_quote!(#parameter));
     }
     faults.at(
         &function.sig.ident,
@@ -122,6 +122,8 @@ fn write(
         sig,
         block,
     } = function;
+    // Not in braces of its own, for which the compiler would have a warning.
+    let body = &block.stmts;
     let here = quote!(::highwater_client::leader);
     let span = |time: std::time::Duration| {
         let (seconds, nanos) = (time.as_secs(), time.subsec_nanos());
@@ -181,7 +183,7 @@ fn write(
                 move |#context: #here::LeaderContext| async move {
                     let _ = &#context;
                     #type_of_body
-                    #block
+                    #(#body)*
                 },
             )
             .await
