@@ -86,7 +86,7 @@ impl Protection {
         let unfenced = |marks: &str| {
             format!(
                 "NOT EXISTS (SELECT 1 FROM {marks} AND e.state = 'ACTIVE' \
-                 /*!80016 AND e.thread_id = PS_CURRENT_THREAD_ID() */)"
+                 /*!80016 AND e.thread_id = @highwater_thread */)"
             )
         };
         let of_one = |row| {

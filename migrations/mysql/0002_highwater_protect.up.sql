@@ -20,7 +20,9 @@ DEALLOCATE PREPARE highwater_alter;
 -- It inserts or updates, and what updates has tried to insert before; so the stamp is looked up once,
 -- and handed from one trigger to the other. One that is left from before is that of another
 -- transaction, and good for nothing. What follows M! only MariaDB reads, and then finds the second
--- trigger to be there; MySQL tells its thread without a search. (They end with END IF, since MySQL
+-- trigger to be there; MySQL tells its thread without a search, and has to be asked for it ahead of the
+-- query: what a condition compares a column with it computes once for an opened table, which connections
+-- use one after the other. (They end with END IF, since MySQL
 -- keeps a semicolon behind an expression as a part of the trigger, and no dump could be restored. In
 -- the client programs mysql and mariadb say DELIMITER // before, and // at the end.)
 DROP TRIGGER IF EXISTS highwater_fence_insert;
@@ -39,10 +41,11 @@ DROP TRIGGER IF EXISTS highwater_fence_insert;
 /*!80029 DO 0 */;
 CREATE TRIGGER IF NOT EXISTS highwater_fence_insert BEFORE INSERT ON highwater_fence
     FOR EACH ROW IF LAST_INSERT_ID() = 1 THEN
+        SET @highwater_thread = PS_CURRENT_THREAD_ID();
         SET @highwater_tx = (
             SELECT CONCAT(CONNECTION_ID(), '-', thread_id, '-', event_id, '-', timer_start)
             FROM performance_schema.events_transactions_current
-            WHERE state = 'ACTIVE' AND thread_id = PS_CURRENT_THREAD_ID());
+            WHERE state = 'ACTIVE' AND thread_id = @highwater_thread);
         SET NEW.tx = @highwater_tx;
     ELSE
         SET NEW.tx = NULL;

@@ -201,6 +201,26 @@ async fn a_fenced_transaction_writes_the_rows_of_its_key_and_no_others(base: Bas
     }
 }
 
+/// A server keeps opened tables with their triggers, and gives them to the next connection.
+async fn connections_that_come_one_after_the_other_write(base: Base) {
+    for number in 0..SUCCESSORS {
+        let options = (*base.app.connect_options()).clone();
+        let pool = MySqlPoolOptions::new().max_connections(1);
+        let pool = pool.connect_lazy_with(options);
+        let statements = [
+            "INSERT INTO stock VALUES ('a', 1)",
+            "UPDATE stock SET quantity = 2",
+            "DELETE FROM stock",
+        ];
+        let found = base.fenced(&pool, "a", &statements).await;
+        assert_eq!(found, (!base.tells).then_some(UNFENCED), "{number}");
+        pool.close().await;
+    }
+}
+
+/// More than a server has parts of its cache of opened tables.
+const SUCCESSORS: u32 = 40;
+
 async fn a_fence_ends_with_its_transaction(base: Base) {
     base.put("('a', 1)").await;
     for (role, pool) in base.roles() {
@@ -514,6 +534,7 @@ macro_rules! on_both {
 on_both!(
     whoever_writes_without_a_fence_is_refused,
     a_fenced_transaction_writes_the_rows_of_its_key_and_no_others,
+    connections_that_come_one_after_the_other_write,
     a_fence_ends_with_its_transaction,
     ddl_ends_a_fence_as_it_ends_the_transaction,
     a_fence_that_was_rolled_back_alone_protects_nothing,
