@@ -183,6 +183,8 @@ impl Server {
             running.node.retire().await;
             self.phase.send_replace(Phase::Closing);
             let _ = timeout(CLOSING_TIME, &mut self.listener).await;
+            // The others would only be told by an engine that has ended that it has.
+            running.peers.abort();
             running.node.end().await;
             let mut written = running.written.clone();
             let free = async move { while written.changed().await.is_ok() {} };

@@ -234,7 +234,7 @@ impl Node {
         let voters: Vec<u64> = metrics.membership_config.voter_ids().collect();
         let replicated = metrics.replication.iter().flatten();
         let mut heirs: Vec<_> = replicated
-            .filter(|(id, _)| voters.contains(id))
+            .filter(|(id, _)| voters.contains(id) && **id != self.member.id())
             .map(|(id, matched)| {
                 let acked = metrics.heartbeat.as_ref().and_then(|acked| acked.get(id));
                 let silence = acked.and_then(|acked| Some((*acked)?.elapsed()));
@@ -254,17 +254,22 @@ impl Node {
         self.desk.drain();
         if self.leads() {
             match self.step_down().await {
-                Ok(()) => {
-                    let quiet = async {
-                        while self.desk.has_open() {
-                            sleep(SHORT).await;
-                        }
-                    };
-                    let _ = timeout(HAND_OVER_TIME, quiet).await;
-                }
+                Ok(()) => self.send_on().await,
                 Err(error) => tracing::warn!(error, "the lead is not handed over"),
             }
         }
+    }
+
+    /// Waits until the clients know who leads now: what they send to a connection that is about to close
+    /// would have no answer.
+    async fn send_on(&self) {
+        let known = async {
+            while !matches!(self.desk.role(), Role::Following(_)) || self.desk.has_open() {
+                sleep(SHORT).await;
+            }
+        };
+        let _ = timeout(HAND_OVER_TIME, known).await;
+        sleep(PARTING_TIME).await;
     }
 
     /// Ends the engine. What was written stays.
@@ -448,5 +453,7 @@ const SHORT: Duration = Duration::from_millis(2);
 const HEIR_TIME: Duration = Duration::from_millis(150);
 /// How many entries a node may be behind when it begins to vote.
 const CAUGHT_UP: u64 = 100;
+/// How long clients have to hear of the new leader before their connections are closed.
+const PARTING_TIME: Duration = Duration::from_millis(100);
 const HAND_OVER_TIME: Duration = Duration::from_secs(2);
 const ASK_TIME: Duration = Duration::from_secs(3);

@@ -50,6 +50,8 @@ pub(crate) struct Running {
     pub(crate) slot: Slot,
     pub(crate) peer_addr: SocketAddr,
     tasks: Vec<JoinHandle<()>>,
+    /// Answers the other nodes.
+    pub(crate) peers: JoinHandle<()>,
     /// Closed when the data directory is free again.
     pub(crate) written: watch::Receiver<()>,
     /// Closed when the engine has ended.
@@ -59,6 +61,7 @@ pub(crate) struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
+        self.peers.abort();
     }
 }
 
@@ -133,7 +136,6 @@ pub(crate) async fn start(
         peer_addr,
         tasks: vec![
             tokio::spawn(async move { proposer.propose().await }),
-            tokio::spawn(serve::accept(listener, Arc::clone(&node))),
             tokio::spawn(async move {
                 watcher.watch().await;
                 drop(ending);
@@ -141,6 +143,7 @@ pub(crate) async fn start(
         ],
         ended,
         written,
+        peers: tokio::spawn(serve::accept(listener, Arc::clone(&node))),
         node,
     })
 }
