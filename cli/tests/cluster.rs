@@ -280,6 +280,45 @@ async fn a_signal_hands_the_lead_over() {
     }
 }
 
+/// A leader that does not know for how long it was gone grants nothing, and ends no lease too early.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_was_frozen_decides_nothing_when_it_wakes() {
+    let nodes = Nodes::begun().await;
+    let client = nodes.client().await;
+    let short = || options().wait(Duration::from_secs(2));
+    let old = client
+        .acquire(&key("k"), short().lease(Duration::from_secs(1)))
+        .await
+        .expect("free");
+    let leader = nodes.leader().await;
+    let process = nodes.processes[leader].as_ref().expect("it runs");
+    let pid = Pid::from_raw(process.id().try_into().expect("a process id"));
+    kill(pid, Signal::SIGSTOP).expect("a process of ours");
+    let begun = Instant::now();
+    // What goes to the frozen one has no answer; the others name the next leader.
+    let new = loop {
+        match client.acquire(&key("k"), short()).await {
+            Ok(ticket) => break ticket,
+            Err(AcquireError::Indeterminate | AcquireError::Rejected(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+        assert!(begun.elapsed() < LIMIT, "nobody grants it");
+    };
+    assert!(new.token() > old.token());
+    kill(pid, Signal::SIGCONT).expect("a process of ours");
+    let next = nodes.leader().await;
+    assert_ne!(next, leader);
+    assert_eq!(old.release().await, Ok(Release::NotCurrent));
+    let taken = client
+        .acquire(&key("k"), options().wait(Duration::ZERO))
+        .await;
+    assert_eq!(taken.err(), Some(AcquireError::TimedOut));
+    let highest = new.token();
+    assert_eq!(new.release().await, Ok(Release::Released));
+    let last = client.acquire(&key("k"), options()).await.expect("free");
+    assert!(last.token() > highest);
+}
+
 /// A node whose data directory is lost is refused, and a new one takes its slot over.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_lost_its_disk_is_replaced() {
