@@ -83,3 +83,31 @@ async fn a_leader_steps_down_when_it_is_asked_to() {
     let refused = highwater_server::cluster::step_down(&nodes.file, first, None).await;
     assert!(refused.is_err());
 }
+
+#[tokio::test]
+async fn five_nodes_go_on_without_two_and_not_without_three() {
+    let mut nodes = Nodes::begun(5).await;
+    let mut highest = None;
+    for _ in 0..2 {
+        let leader = nodes.leader().await;
+        let mut client = nodes.client(leader).await;
+        let token = client.lock("k", 0, 100).await;
+        assert!(Some(token) > highest);
+        highest = Some(token);
+        client.unlock("k", token).await;
+        nodes.kill(leader);
+    }
+    let leader = nodes.leader().await;
+    let mut client = nodes.client(leader).await;
+    let token = client.lock("k", 0, 100).await;
+    assert!(Some(token) > highest);
+    let third = nodes.slots().find(|slot| *slot != leader).unwrap();
+    nodes.kill(third);
+    client.hint(|hint| hint.is_none()).await;
+    let refused = client.acquire("other", 1, 100).await;
+    assert!(matches!(refused, Reply::Error { .. }), "{refused:?}");
+    nodes.start(third).await;
+    let leader = nodes.leader().await;
+    let mut client = nodes.client(leader).await;
+    assert!(client.lock("other", 0, 100).await > token);
+}
