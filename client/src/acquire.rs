@@ -126,7 +126,7 @@ impl Wanted<'_> {
                 Attempt::Failed(error) => return Err(error),
                 Attempt::Again => None,
                 Attempt::OutOfTime if reason == AcquireError::NotConnected => {
-                    return Err(AcquireError::TimedOut);
+                    return Err(AcquireError::NotSent);
                 }
                 Attempt::OutOfTime => return Err(reason),
                 Attempt::NotReady(code) => {

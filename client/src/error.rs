@@ -71,11 +71,14 @@ pub enum ConnectError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Others held the keys, or stood before, for the whole wait; or this client has so many
-    /// acquires without an answer that this one was not sent before its wait was over. Try again
-    /// when it suits.
+    /// Others held the keys, or stood before, for the whole wait. Try again when it suits.
     #[error("the wait ended before the lock was free")]
     TimedOut,
+    /// The wait was over before the request was sent, so nobody was asked: this client has as many
+    /// acquires without an answer as it may (1,024 for each connection), or the connection took
+    /// nothing more. Slow down, or wait for longer.
+    #[error("the wait ended before the request was sent")]
+    NotSent,
     /// The server has reached one of its limits. Slow down, then try again.
     #[error("the server is at one of its limits")]
     Busy,

@@ -19,8 +19,10 @@ pub struct Stats {
     pub disconnected: u64,
     /// Acquires that gave a ticket.
     pub acquired: u64,
-    /// Acquires whose wait ended.
+    /// Acquires whose wait ended at the server.
     pub timed_out: u64,
+    /// Acquires whose wait ended before they were sent.
+    pub not_sent: u64,
     /// Acquires that the server refused at one of its limits.
     pub busy: u64,
     /// Acquires with an unknown outcome.
@@ -54,6 +56,7 @@ pub(crate) struct Counts {
     pub(crate) disconnected: Counter,
     acquired: Counter,
     timed_out: Counter,
+    not_sent: Counter,
     busy: Counter,
     indeterminate: Counter,
     too_short: Counter,
@@ -73,6 +76,7 @@ impl Counts {
         let counter = match outcome {
             Ok(_) => &self.acquired,
             Err(AcquireError::TimedOut) => &self.timed_out,
+            Err(AcquireError::NotSent) => &self.not_sent,
             Err(AcquireError::Busy) => &self.busy,
             Err(AcquireError::Indeterminate) => &self.indeterminate,
             Err(AcquireError::TooShort { .. }) => &self.too_short,
@@ -98,6 +102,7 @@ impl Counts {
             disconnected: self.disconnected.get(),
             acquired: self.acquired.get(),
             timed_out: self.timed_out.get(),
+            not_sent: self.not_sent.get(),
             busy: self.busy.get(),
             indeterminate: self.indeterminate.get(),
             too_short: self.too_short.get(),

@@ -185,6 +185,12 @@ impl Ticket {
         Fence::from_marks(domain, marks).expect("a set has keys, and all of them have one token")
     }
 
+    /// The same, got to no use: its release does not keep it from others.
+    pub(crate) fn unused(mut self) -> Self {
+        self.held.min_hold = SpanMillis::ZERO;
+        self
+    }
+
     /// Gives the lock back and says what came of it, at most 5 s later.
     ///
     /// Sent again, over any connection to the same domain, until the answer is certain; the token

@@ -118,6 +118,14 @@ pub trait Lease: Send + Sync + 'static {
     ///
     /// The call alone must be enough: dropping its future leaves the release to the background.
     fn release(&self) -> BoxFuture<Result<Release, BackendError>>;
+
+    /// Gives a lease back under which nobody led: like [`Lease::release`], but without the minimum
+    /// lease, because nothing was done that should not be repeated.
+    ///
+    /// Unless a backend does better, the minimum is kept.
+    fn decline(&self) -> BoxFuture<Result<Release, BackendError>> {
+        self.release()
+    }
 }
 
 /// What a candidate asks for.
@@ -233,9 +241,13 @@ pub enum Standing {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// Not reachable, or at a limit. Nothing is held by this call; try again later.
+    /// Not reachable, or not ready. Nothing is held by this call; try again later.
     #[error("the lock service cannot be used now")]
     Unavailable(#[source] Cause),
+    /// At a limit, of the lock service or of this side: so many wait already. Nothing is held by this
+    /// call. It says nothing against the lock service, and somebody may well lead; try again later.
+    #[error("too many wait for the lock service")]
+    Busy(#[source] Cause),
     /// The request was sent and no answer came. Its lease may be held by nobody until it ends;
     /// asking again is safe and waits for that at worst.
     #[error("the outcome of the request is unknown")]
@@ -258,8 +270,14 @@ impl BackendError {
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
-            Self::Unavailable(_) | Self::Indeterminate(_) | Self::TooLate
+            Self::Unavailable(_) | Self::Busy(_) | Self::Indeterminate(_) | Self::TooLate
         )
+    }
+
+    /// Whether the lock service itself could not be used: it was not reached, or gave no answer. For
+    /// this, and for nothing else, there is a [`FailurePolicy`](super::FailurePolicy).
+    pub fn is_outage(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::Indeterminate(_))
     }
 }
 

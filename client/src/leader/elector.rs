@@ -387,7 +387,7 @@ impl Core {
             return Ok(None);
         };
         if lease.remaining().unwrap_or_default() <= term::margin(options.lease) {
-            drop(lease.release());
+            drop(lease.decline());
             return Err(BackendError::TooLate);
         }
         let (clock, hub) = (Arc::clone(&self.clock), Arc::clone(&self.hub));

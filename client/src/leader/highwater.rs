@@ -65,7 +65,8 @@ impl Backend for Highwater {
             };
             match ticket {
                 // It was not connected when it was asked before.
-                Ok(_) if candidacy.auto_extend && cannot_extend(&client) => {
+                Ok(ticket) if candidacy.auto_extend && cannot_extend(&client) => {
+                    drop(ticket.unused());
                     Err(not_acquired(AcquireError::Unsupported))
                 }
                 Ok(ticket) => Ok(Some(
@@ -153,6 +154,11 @@ impl Held {
         }
     }
 
+    fn take(&self) -> Option<Ticket> {
+        let mut ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
+        ticket.take()
+    }
+
     fn with<T>(&self, work: impl FnOnce(&Ticket) -> T) -> Option<T> {
         let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
         ticket.as_ref().map(work)
@@ -196,29 +202,35 @@ impl Lease for Held {
     }
 
     fn release(&self) -> BoxFuture<Result<Release, BackendError>> {
-        let mut ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
-        let ticket = ticket.take();
-        Box::pin(async move {
-            match ticket {
-                // Dropped on the way, it is released in the background.
-                Some(ticket) => match ticket.release_counting().await {
-                    // Perhaps it was released by an attempt whose answer got lost.
-                    (1.., Ok(Release::NotCurrent)) => {
-                        let cause = "an earlier attempt to release had no answer";
-                        Err(BackendError::Indeterminate(Cause::new(cause)))
-                    }
-                    (_, outcome) => outcome.map_err(not_released),
-                },
-                None => Ok(Release::NotCurrent),
+        Box::pin(release(self.take()))
+    }
+
+    fn decline(&self) -> BoxFuture<Result<Release, BackendError>> {
+        Box::pin(release(self.take().map(Ticket::unused)))
+    }
+}
+
+async fn release(ticket: Option<Ticket>) -> Result<Release, BackendError> {
+    match ticket {
+        // Dropped on the way, it is released in the background.
+        Some(ticket) => match ticket.release_counting().await {
+            // Perhaps it was released by an attempt whose answer got lost.
+            (1.., Ok(Release::NotCurrent)) => {
+                let cause = "an earlier attempt to release had no answer";
+                Err(BackendError::Indeterminate(Cause::new(cause)))
             }
-        })
+            (_, outcome) => outcome.map_err(not_released),
+        },
+        None => Ok(Release::NotCurrent),
     }
 }
 
 fn not_acquired(error: AcquireError) -> BackendError {
     match error {
-        AcquireError::Busy
-        | AcquireError::NotConnected
+        // Not sent: most likely this client waits for so many answers already, which a service that
+        // is well gives when others are done.
+        AcquireError::Busy | AcquireError::NotSent => BackendError::Busy(Cause::new(error)),
+        AcquireError::NotConnected
         | AcquireError::Rejected(ErrorCode::NotActive | ErrorCode::NoLeader) => {
             BackendError::Unavailable(Cause::new(error))
         }

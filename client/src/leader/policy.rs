@@ -5,11 +5,13 @@ use super::elector::{Elector, Kind, judge, result};
 use super::run;
 use super::{BackendError, LeaderError, LeaderResult};
 
-/// What to do when the lock service cannot be used ([`BackendError::is_transient`]).
+/// What to do when the lock service cannot be used ([`BackendError::is_outage`]): it was not reached,
+/// or gave no answer.
 ///
-/// It has no say in anything else: contention skips, a wrong configuration is an error, and a lease
-/// that is lost while the action runs is [`LeaderResult::LeaseLost`]. In no case does the action run
-/// twice.
+/// It has no say in anything else. Contention skips. A queue that is full ([`BackendError::Busy`]), a
+/// grant that came too late and a wrong configuration are errors: the service works, and somebody may
+/// lead. A lease that is lost while the action runs is [`LeaderResult::LeaseLost`]. In no case does the
+/// action run twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailurePolicy {
@@ -49,8 +51,9 @@ impl<K: Kind> Elector<K> {
     /// the lock service cannot be used. The action runs at most once, whatever happens.
     ///
     /// # Errors
-    /// The name is none, the lock service refuses this for good, or it fails and the policy is
-    /// [`FailurePolicy::Error`]. The action did not run.
+    /// The name is none, the lock service works and does not elect (it is at a limit, too late, or
+    /// refuses this for good), or it cannot be used and the policy is [`FailurePolicy::Error`]. The
+    /// action did not run.
     pub async fn run_with_policy<T, E, F, Fut>(
         &self,
         name: impl AsRef<str>,
@@ -68,7 +71,7 @@ impl<K: Kind> Elector<K> {
                 return Ok(PolicyResult::Held(result(run::or_unwind(ran))));
             }
             Ok(None) => return Ok(PolicyResult::Held(LeaderResult::Skipped)),
-            Err(LeaderError::Backend(failure)) if failure.is_transient() => failure,
+            Err(LeaderError::Backend(failure)) if failure.is_outage() => failure,
             Err(error) => return Err(error),
         };
         match policy {

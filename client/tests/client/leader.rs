@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use highwater_client::leader::{
-    BackendError, FailurePolicy, Highwater, LeaderElector, LeaderError, LeaderOptions,
-    LeaderOptionsBuilder, LeaderResult, LeaseEnd, NotLeader, PolicyResult,
+    Backend, BackendError, Candidacy, FailurePolicy, Highwater, LeaderElector, LeaderError,
+    LeaderOptions, LeaderOptionsBuilder, LeaderResult, LeaseEnd, NodeId, NotLeader, PolicyResult,
 };
-use highwater_client::{Client, Lost};
+use highwater_client::{Client, Key, Lost, Release};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::fake::Manners;
@@ -206,4 +206,51 @@ async fn a_release_whose_answer_got_lost_is_unknown_and_no_loss() {
         (0, 2)
     );
     assert_eq!((a.stats().revoked, a.stats().release_unknown), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_candidacy_that_was_never_sent_is_no_contention_and_no_reason_to_run_unprotected() {
+    // Whoever asks waits for longer than this test takes.
+    let model = Model::start(Manners::Full(crate::domain(1)), 500 * SECOND).await;
+    let client = model.client().await;
+    let patient = elector(&client, options().wait(600 * SECOND));
+    // More than two connections take.
+    for number in 0..3_000 {
+        let patient = patient.clone();
+        tokio::spawn(async move { patient.try_acquire(format!("job-{number}")).await.map(drop) });
+    }
+    sleep(SECOND).await;
+    let a = elector(&client, options());
+    let run = a.run_with_policy("free", FailurePolicy::FailOpen, |_| async {
+        panic!("it must not run");
+        #[expect(unreachable_code, reason = "it has a type all the same")]
+        Ok::<(), ()>(())
+    });
+    let error = run.await.unwrap_err();
+    assert!(
+        matches!(error, LeaderError::Backend(BackendError::Busy(_))),
+        "{error:?}"
+    );
+    assert_eq!((a.stats().skipped, a.stats().failed), (0, 1));
+    let stats = client.stats();
+    assert_eq!((stats.not_sent, stats.timed_out), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_declined_is_not_kept_by_its_minimum() {
+    let model = Model::full().await;
+    let backend = Highwater::new(model.client().await);
+    for (declines, retains) in [(true, 0), (false, 1)] {
+        let (name, node) = (Key::new("job").unwrap(), NodeId::new("a").unwrap());
+        let mut candidacy = Candidacy::new(name, node);
+        candidacy.min_lease = 30 * SECOND;
+        let lease = backend.acquire(candidacy).await.unwrap().unwrap();
+        let released = match declines {
+            true => lease.decline(),
+            false => lease.release(),
+        };
+        assert_eq!(released.await, Ok(Release::Released));
+        assert_eq!(model.books(|books| books.retains), retains);
+        assert!(model.books(|books| books.held.is_empty()));
+    }
 }

@@ -160,4 +160,7 @@ impl Lease for FaultyLease {
             }
         }
     }
+    fn decline(&self) -> BoxFuture<Result<Release, BackendError>> {
+        self.inner.decline()
+    }
 }

@@ -7,6 +7,7 @@ mod faulty;
 mod groups;
 mod jobs;
 mod loss;
+mod moody;
 mod options;
 mod policy;
 mod strategic;

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use highwater_client::leader::{
-    FailurePolicy, InProcess, LeaderElector, LeaderError, LeaderResult, PolicyResult, RenewError,
+    BackendError, Cause, FailurePolicy, InProcess, LeaderElector, LeaderError, LeaderResult,
+    PolicyResult, RenewError,
 };
 use highwater_client::{Key, Lost};
 use tokio::time::{sleep, timeout};
 
 use crate::faulty::{Fault, Faulty, unavailable};
+use crate::moody::Moody;
 use crate::{SECOND, candidate, options};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -240,4 +242,38 @@ async fn no_policy_has_a_say_in_a_wrong_configuration() {
         }
     }
     drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_policy_acts_while_the_lock_service_works() {
+    let busy = || BackendError::Busy(Cause::new("so many wait"));
+    for policy in [
+        FailurePolicy::Error,
+        FailurePolicy::Skip,
+        FailurePolicy::FailOpen,
+    ] {
+        let full = Moody {
+            service: InProcess::new(),
+            mood: move |_: &_| Err(busy()),
+        };
+        let slow = Faulty::new(InProcess::new());
+        slow.acquire(Fault::Late);
+        let options = || options("a").wait(60 * SECOND).build().unwrap();
+        for (a, expected) in [
+            (LeaderElector::new(full, options()), busy()),
+            (LeaderElector::new(slow, options()), BackendError::TooLate),
+        ] {
+            let run = a.run_with_policy("job", policy, |_| async {
+                panic!("it must not run");
+                #[expect(unreachable_code, reason = "it has a type all the same")]
+                Ok::<(), ()>(())
+            });
+            let error = run.await.unwrap_err();
+            assert!(error.is_transient(), "{policy:?} {error:?}");
+            assert!(
+                matches!(&error, LeaderError::Backend(error) if *error == expected),
+                "{policy:?} {error:?}"
+            );
+        }
+    }
 }

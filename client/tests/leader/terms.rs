@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use highwater_client::Lost;
 use highwater_client::leader::{
-    InProcess, LeaderError, LeaderResult, LeaseEnd, NotLeader, RenewError, Standing,
+    BackendError, InProcess, LeaderElector, LeaderError, LeaderResult, LeaseEnd, NotLeader,
+    RenewError, Standing,
 };
 use tokio::time::{Instant, advance, sleep};
 
+use crate::faulty::{Fault, Faulty};
 use crate::{SECOND, candidate, elector, options};
 
 #[tokio::test(start_paused = true)]
@@ -125,4 +127,23 @@ async fn a_frozen_leader_learns_of_its_loss_when_it_wakes() {
     let error = guard.extend(60 * SECOND).await.unwrap_err();
     assert!(matches!(error, RenewError::NotLeader(error) if error == lost));
     assert_eq!(guard.release().await.end, LeaseEnd::NotHeld);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_came_too_late_is_not_kept_by_its_minimum() {
+    let service = InProcess::new();
+    let faulty = Faulty::new(service.clone());
+    let options = options("a").wait(60 * SECOND).min_lease(30 * SECOND);
+    let a = LeaderElector::new(faulty.clone(), options.build().unwrap());
+    faulty.acquire(Fault::Late);
+    let error = a.try_acquire("job").await.unwrap_err();
+    assert!(matches!(error, LeaderError::Backend(BackendError::TooLate)));
+    assert!(a.state("job").await.unwrap().is_free(), "nobody has led");
+    assert!(
+        candidate(&service, "b")
+            .try_acquire("job")
+            .await
+            .unwrap()
+            .is_some()
+    );
 }

@@ -65,11 +65,11 @@ impl Held {
         Err(NotLeader::Lost(lost).into())
     }
 
-    fn give_back(&self) -> Release {
+    fn give_back(&self, minimum_hold: Duration) -> Release {
         let operation = Operation::Release {
             keys: self.keys.clone(),
             token: self.grant.token,
-            minimum_hold: self.min_lease,
+            minimum_hold,
         };
         let reply = self.service.apply_in(self.grant.domain, operation);
         *self.end() = Err(Lost::NotHeld);
@@ -117,7 +117,12 @@ impl Lease for Held {
     }
 
     fn release(&self) -> BoxFuture<Result<Release, BackendError>> {
-        let release = self.give_back();
+        let release = self.give_back(self.min_lease);
+        Box::pin(async move { Ok(release) })
+    }
+
+    fn decline(&self) -> BoxFuture<Result<Release, BackendError>> {
+        let release = self.give_back(Duration::ZERO);
         Box::pin(async move { Ok(release) })
     }
 }

@@ -145,7 +145,7 @@ impl Service {
         let grant = match reply {
             Reply::Granted(grant) => grant,
             Reply::TimedOut => return Ok(None),
-            Reply::Busy(busy) => return Err(BackendError::Unavailable(Cause::new(busy))),
+            Reply::Busy(busy) => return Err(BackendError::Busy(Cause::new(busy))),
             Reply::Rejected(why) => return Err(BackendError::Rejected(Cause::new(why))),
             _ => {
                 let mut place = Place {
