@@ -41,6 +41,8 @@
 mod backend;
 #[cfg(feature = "blocking")]
 pub mod blocking;
+mod campaign;
+mod candidates;
 mod context;
 mod elector;
 mod events;
@@ -80,6 +82,7 @@ pub use backend::{
     Backend, BackendError, BoxFuture, Candidacy, Clock, Grant, Holder, LeaderState, Lease,
     Standing, TokioClock,
 };
+pub use candidates::Candidates;
 pub use context::LeaderContext;
 pub use elector::{Elector, Group, Kind, LeaderElector, LeaderGroupElector, Single};
 pub use events::{Events, Lagged, LeaderEvent, Occurrence};
@@ -99,7 +102,6 @@ pub use policy::{FailurePolicy, PolicyResult};
 pub use schedule::Schedule;
 pub use stats::LeaderStats;
 pub use strategic::{
-    Candidate, CandidateRegistry, Candidates, Field, Fifo, Random, Scored, StrategicElector,
-    Strategy,
+    Candidate, CandidateRegistry, Field, Fifo, Random, Scored, StrategicElector, Strategy,
 };
 pub use stream::{LeaderStream, StreamError, StreamLease};

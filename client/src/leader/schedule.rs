@@ -1,7 +1,10 @@
-//! Runs a job again and again, each time as the leader or not at all; and campaigns for a leadership
-//! that goes on.
+//! Runs a job again and again, each time as the leader or not at all.
 
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use highwater_lock::Key;
@@ -10,9 +13,8 @@ use tokio::task::JoinHandle;
 
 use super::context::LeaderContext;
 use super::elector::{Core, Elector, Kind, judge};
-use super::run::{self, Ran, Value};
-use super::{LeaderError, LeaderOptions, OptionsError, TermOutcome};
-use crate::keeper::Backoff;
+use super::run::{self, Panic};
+use super::{LeaderError, OptionsError};
 
 /// A job that runs by itself until this is stopped or dropped.
 ///
@@ -50,8 +52,9 @@ impl<K: Kind> Elector<K> {
     /// last run; each time only if this candidate is elected.
     ///
     /// The job goes on after anything: contention, a failing lock service, an error or a panic of the
-    /// action, a lost lease. All of it is told to those who [`subscribe`](Elector::subscribe). A new
-    /// run has a new, higher token.
+    /// action, a lost lease. All of it is told to those who [`subscribe`](Elector::subscribe); also a
+    /// panic of something else (a destructor, a backend) ends the run only, and is told as far as a
+    /// term ends by it. A new run has a new, higher token.
     ///
     /// # Errors
     /// The name is none, or the period is zero.
@@ -78,61 +81,6 @@ impl<K: Kind> Elector<K> {
         let task = tokio::spawn(repeat(core, key, period, stopped, action));
         Ok(Schedule { task, stop })
     }
-
-    /// Campaigns until the action was run to its end under a good lease, and gives its value.
-    ///
-    /// It waits in the queue of candidates for as long as it takes. When the lease is lost, it
-    /// campaigns again and runs the action again, with a higher token. While the lock service fails
-    /// it tries again, after 0.1 s to 5 s; subscribers are told.
-    ///
-    /// It ends only so, or when its future is dropped.
-    ///
-    /// # Errors
-    /// The name is none, or the lock service refuses this for good or was closed on this side.
-    pub async fn campaign<T, F, Fut>(
-        &self,
-        name: impl AsRef<str>,
-        mut action: F,
-    ) -> Result<T, LeaderError>
-    where
-        F: FnMut(LeaderContext) -> Fut,
-        Fut: Future<Output = T>,
-    {
-        let (key, patient) = (self.key(name)?, self.patient());
-        let core = patient.core();
-        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        loop {
-            let guard = match core.acquire(&key, &core.options).await {
-                Ok(Some(guard)) => guard,
-                Ok(None) => continue,
-                Err(error) if error.is_transient() => {
-                    core.clock.sleep(pauses.next()).await;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-            let judge = |_: &T| TermOutcome::Completed;
-            let ran = run::run(guard, core.options.on_loss, judge, &mut action).await;
-            if let Ran {
-                value: Value::Returned(value),
-                lost: None,
-                ..
-            } = run::or_unwind(ran)
-            {
-                return Ok(value);
-            }
-        }
-    }
-
-    /// The same candidate, which waits for long.
-    pub(super) fn patient(&self) -> Self {
-        let options = LeaderOptions {
-            wait: CAMPAIGN_WAIT,
-            ..self.options().clone()
-        };
-        self.with_wait(options)
-    }
 }
 
 async fn repeat<T, E, F, Fut>(
@@ -146,16 +94,21 @@ async fn repeat<T, E, F, Fut>(
     Fut: Future<Output = Result<T, E>>,
 {
     loop {
-        let guard = tokio::select! {
-            biased;
-            () = is_stopped(&mut stopped) => return,
-            // Who listens is told of contention and errors.
-            guard = core.acquire(&key, &core.options) => guard.ok().flatten(),
+        let turn = async {
+            let guard = tokio::select! {
+                biased;
+                () = is_stopped(&mut stopped) => return,
+                // Who listens is told of contention and errors.
+                guard = core.acquire(&key, &core.options) => guard.ok().flatten(),
+            };
+            if let Some(guard) = guard {
+                // A panic is told too, and ends this run only.
+                let ran = run::run(guard, core.options.on_loss, judge, &mut action).await;
+                discard(ran.map(drop));
+            }
         };
-        if let Some(guard) = guard {
-            // A panic is told too, and ends this run only.
-            let _ = run::run(guard, core.options.on_loss, judge, &mut action).await;
-        }
+        // Of a destructor, or of a backend.
+        discard(caught(turn).await);
         tokio::select! {
             biased;
             () = is_stopped(&mut stopped) => return,
@@ -169,9 +122,23 @@ async fn is_stopped(stopped: &mut watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
-/// How long one candidacy of a campaign waits.
-const CAMPAIGN_WAIT: Duration = Duration::from_secs(60);
-/// The first pause after a failure of the lock service; it doubles with each further one.
-pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest such pause.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// What the future gives, or throws.
+async fn caught<F: Future>(future: F) -> Result<F::Output, Panic> {
+    let mut future = pin!(future);
+    poll_fn(
+        |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        },
+    )
+    .await
+}
+
+/// Forgets a panic, also one that panics when it is dropped.
+pub(super) fn discard(outcome: Result<(), Panic>) {
+    if let Err(panic) = outcome
+        && let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic)))
+    {
+        std::mem::forget(again);
+    }
+}

@@ -3,16 +3,18 @@
 //! The choice is about preference and not about safety. Views of the candidates may differ, so the
 //! chosen one still has to take the real lock, and only that makes it the leader.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_lock::Key;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
+use super::elector::PATIENCE;
 use super::{
-    BackendError, BoxFuture, Clock, LeaderContext, LeaderElector, LeaderError, LeaderResult,
-    NodeId, TokioClock,
+    BackendError, BoxFuture, Cause, Clock, LeaderContext, LeaderElector, LeaderError, LeaderResult,
+    NodeId,
 };
 
 /// One of those who want to lead a name.
@@ -51,7 +53,8 @@ impl Candidate {
     }
 }
 
-/// Where candidates are known to each other. Its failures are those of an election.
+/// Where candidates are known to each other. Its failures are those of an election. The only one that
+/// is there, [`Candidates`](super::Candidates), is for the candidates of one process.
 pub trait CandidateRegistry: Send + Sync + 'static {
     /// Says that this candidate is there, and gives all who are. One who does not say so again for
     /// some time is left out.
@@ -139,120 +142,6 @@ fn mix(number: u64) -> u64 {
     number ^ (number >> 33)
 }
 
-/// The candidates of this process, for tests and for programs of a single process. Clones are the
-/// same registry.
-#[derive(Clone, Debug)]
-pub struct Candidates(Arc<Table>);
-
-#[derive(Debug)]
-struct Table {
-    clock: Arc<dyn Clock>,
-    forget_after: Duration,
-    names: Mutex<BTreeMap<Key, Names>>,
-}
-
-#[derive(Debug, Default)]
-struct Names {
-    round: u64,
-    next_place: u64,
-    candidates: BTreeMap<NodeId, Entry>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    score: i64,
-    place: u64,
-    heard: Duration,
-}
-
-impl Names {
-    fn forget(&mut self, now: Duration, after: Duration) {
-        let candidates = &mut self.candidates;
-        candidates.retain(|_, entry| now.saturating_sub(entry.heard) <= after);
-    }
-
-    fn place(&mut self) -> u64 {
-        self.next_place += 1;
-        self.next_place
-    }
-}
-
-impl Candidates {
-    /// A registry that leaves out who was not heard of for so long.
-    pub fn new(forget_after: Duration) -> Self {
-        Self::with_clock(forget_after, TokioClock::new())
-    }
-
-    /// The same on another clock.
-    pub fn with_clock(forget_after: Duration, clock: impl Clock) -> Self {
-        Self(Arc::new(Table {
-            clock: Arc::new(clock),
-            forget_after,
-            names: Mutex::default(),
-        }))
-    }
-
-    fn with<T>(&self, name: Key, work: impl FnOnce(&mut Names, Duration) -> T) -> T {
-        let mut names = self.0.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.0.clock.elapsed();
-        if !names.contains_key(&name) {
-            // Names come and go; those that nobody wants to lead are forgotten with the next new one.
-            names.retain(|_, field| {
-                field.forget(now, self.0.forget_after);
-                !field.candidates.is_empty()
-            });
-        }
-        let entry = names.entry(name).or_default();
-        entry.forget(now, self.0.forget_after);
-        work(entry, now)
-    }
-}
-
-impl CandidateRegistry for Candidates {
-    fn announce(
-        &self,
-        name: Key,
-        node: NodeId,
-        score: i64,
-    ) -> BoxFuture<Result<Field, BackendError>> {
-        let field = self.with(name, |names, heard| {
-            let place = match names.candidates.get(&node) {
-                Some(entry) => entry.place,
-                None => names.place(),
-            };
-            names.candidates.insert(
-                node,
-                Entry {
-                    score,
-                    place,
-                    heard,
-                },
-            );
-            let candidates = names.candidates.iter();
-            let candidates = candidates
-                .map(|(node, entry)| Candidate::new(node.clone(), entry.score, entry.place));
-            Field::new(names.round, candidates.collect())
-        });
-        Box::pin(async move { Ok(field) })
-    }
-
-    fn led(&self, name: Key, node: NodeId) -> BoxFuture<Result<(), BackendError>> {
-        self.with(name, |names, _| {
-            names.round += 1;
-            let place = names.place();
-            if let Some(entry) = names.candidates.get_mut(&node) {
-                entry.place = place;
-            }
-        });
-        Box::pin(async { Ok(()) })
-    }
-
-    fn withdraw(&self, name: Key, node: NodeId) -> BoxFuture<Result<(), BackendError>> {
-        self.with(name, |names, _| names.candidates.remove(&node));
-        Box::pin(async { Ok(()) })
-    }
-}
-
 /// A [`LeaderElector`] that runs for election only if a [`Strategy`] chooses it.
 ///
 /// A chosen candidate that is not there any more keeps the others from it until the registry has
@@ -296,8 +185,12 @@ impl StrategicElector {
     /// [`run_if_leader_result`](super::Elector::run_if_leader_result). Not being chosen is
     /// [`LeaderResult::Skipped`].
     ///
+    /// However the action ends, also by a panic or by dropping this future, the registry is told that
+    /// the term is over; for 5 s at most, so that a silent one does not withhold the result.
+    ///
     /// # Errors
-    /// The registry or the election failed; the action did not run.
+    /// The registry or the election failed, or the registry gave no answer for 15 s; the action did
+    /// not run.
     pub async fn run_if_leader_result<T, E, F, Fut>(
         &self,
         name: impl AsRef<str>,
@@ -309,21 +202,43 @@ impl StrategicElector {
     {
         let name = name.as_ref();
         let (key, node) = (self.elector.key(name)?, self.elector.node().clone());
-        let field = self
-            .registry
-            .announce(key.clone(), node.clone(), self.score);
-        let field = field.await.map_err(LeaderError::Backend)?;
+        let field = self.announced(&key, &node).await;
+        let field = field.map_err(LeaderError::Backend)?;
         let chosen = self.strategy.choose(&field).map(|chosen| &chosen.node);
         if chosen != Some(&node) {
             self.elector.core().hub.skipped(&key, &node);
             return Ok(LeaderResult::Skipped);
         }
-        let result = self.elector.run_if_leader_result(name, action).await?;
-        if !result.is_skipped() {
+        let mut turn = Turn {
+            registry: Arc::clone(&self.registry),
+            clock: Arc::clone(&self.elector.core().clock),
+            runtime: Handle::current(),
+            led: None,
+        };
+        let result = self.elector.run_if_leader_result(name, |context| {
+            turn.led = Some((key, node));
+            action(context)
+        });
+        let result = result.await?;
+        if let Some(told) = turn.over() {
             // Only about whose turn is next: the term itself is told already.
-            let _ = self.registry.led(key, node).await;
+            let _ = told.await;
         }
         Ok(result)
+    }
+
+    async fn announced(&self, key: &Key, node: &NodeId) -> Result<Field, BackendError> {
+        let announced = self
+            .registry
+            .announce(key.clone(), node.clone(), self.score);
+        tokio::select! {
+            biased;
+            field = announced => field,
+            () = self.elector.core().clock.sleep(PATIENCE) => {
+                let cause = Cause::new("no answer from the registry of the candidates");
+                Err(BackendError::Indeterminate(cause))
+            }
+        }
     }
 
     /// Says that this candidate does not want to lead the name any more.
@@ -337,6 +252,39 @@ impl StrategicElector {
         withdrawn.await.map_err(LeaderError::Backend)
     }
 }
+
+/// A turn that has begun is over at the latest when this is dropped.
+struct Turn {
+    registry: Arc<dyn CandidateRegistry>,
+    clock: Arc<dyn Clock>,
+    runtime: Handle,
+    /// Who leads what, since the action has begun.
+    led: Option<(Key, NodeId)>,
+}
+
+impl Turn {
+    /// Tells the registry, in a task of its own.
+    fn over(&mut self) -> Option<JoinHandle<()>> {
+        let (key, node) = self.led.take()?;
+        let (registry, clock) = (Arc::clone(&self.registry), Arc::clone(&self.clock));
+        Some(self.runtime.spawn(async move {
+            tokio::select! {
+                biased;
+                _ = registry.led(key, node) => {}
+                () = clock.sleep(TELLING) => {}
+            }
+        }))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.over();
+    }
+}
+
+/// How long a registry may take to be told of the end of a turn.
+const TELLING: Duration = Duration::from_secs(5);
 
 impl fmt::Debug for StrategicElector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,10 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use highwater_client::Key;
-use highwater_client::leader::{InProcess, LeaderElector, LeaderError, OptionsError};
-use tokio::time::{Instant, sleep};
+use highwater_client::leader::{
+    BackendError, Cause, InProcess, LeaderElector, LeaderError, OptionsError,
+};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::faulty::{Fault, Faulty};
+use crate::moody::Moody;
 use crate::{SECOND, candidate, elector, options};
 
 #[tokio::test(start_paused = true)]
@@ -201,4 +204,136 @@ async fn a_campaign_does_not_take_the_value_of_a_run_whose_lease_was_lost() {
     });
     assert_eq!(campaign.await.unwrap(), 1);
     assert_eq!(a.stats().revoked, 1);
+}
+
+/// Panics where it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("in a destructor, on purpose");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_schedule_survives_panics_of_destructors_and_of_the_backend() {
+    let candidacies = AtomicU32::new(0);
+    let moody = Moody {
+        service: InProcess::new(),
+        mood: move |_: &_| {
+            let candidacy = candidacies.fetch_add(1, Ordering::Relaxed);
+            assert_ne!(candidacy, 0, "in the backend, on purpose");
+            Ok(true)
+        },
+    };
+    let a = LeaderElector::new(moody, options("a").build().unwrap());
+    let runs = Arc::new(AtomicU32::new(0));
+    let schedule = a.schedule("job", SECOND, {
+        let runs = Arc::clone(&runs);
+        move |_| {
+            let run = runs.fetch_add(1, Ordering::Relaxed);
+            async move {
+                match run {
+                    // Its lease ends: it is cut off.
+                    0 => {
+                        let _bomb = Bomb;
+                        std::future::pending().await
+                    }
+                    1 => std::panic::panic_any(Bomb),
+                    2 => Ok(Some(Bomb)),
+                    3 => Err(Some(Bomb)),
+                    _ => Ok(None),
+                }
+            }
+        }
+    });
+    let schedule = schedule.unwrap();
+    sleep(100 * SECOND).await;
+    assert!(!schedule.is_finished());
+    assert!(runs.load(Ordering::Relaxed) > 10);
+    assert_eq!((a.stats().actions_failed, a.stats().panicked), (1, 1));
+    schedule.stop().await;
+    assert!(a.state("job").await.unwrap().is_free());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_campaign_rests_when_its_candidacies_end_at_once() {
+    let candidacies = Arc::new(AtomicU32::new(0));
+    let moody = Moody {
+        service: InProcess::new(),
+        mood: {
+            let candidacies = Arc::clone(&candidacies);
+            // It must not be asked without end, or the test has none.
+            move |_: &_| Ok(candidacies.fetch_add(1, Ordering::Relaxed) > 1_000)
+        },
+    };
+    let a = LeaderElector::new(moody, options("a").build().unwrap());
+    assert!(
+        timeout(100 * SECOND, a.campaign("job", |_| async {}))
+            .await
+            .is_err()
+    );
+    // 0.1 s, twice as long each time, at most 5 s; less a half by chance.
+    let candidacies = candidacies.load(Ordering::Relaxed);
+    assert!((20..=50).contains(&candidacies), "{candidacies}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_campaign_keeps_its_place_before_those_who_come_later() {
+    let service = InProcess::new();
+    let holder = elector(&service, options("holder").auto_extend(true));
+    let held = holder.try_acquire("job").await.unwrap().unwrap();
+    let led = Arc::new(Mutex::new(Vec::new()));
+    let a = candidate(&service, "a");
+    let campaign = tokio::spawn({
+        let (a, led) = (a.clone(), Arc::clone(&led));
+        async move {
+            a.campaign("job", |_| async { led.lock().unwrap().push("a") })
+                .await
+        }
+    });
+    sleep(30 * SECOND).await;
+    let b = elector(&service, options("b").wait(3_600 * SECOND));
+    let run = tokio::spawn({
+        let led = Arc::clone(&led);
+        async move {
+            b.run_if_leader("job", |_| async { led.lock().unwrap().push("b") })
+                .await
+        }
+    });
+    sleep(3_000 * SECOND).await;
+    held.release().await;
+    campaign.await.unwrap().unwrap();
+    assert_eq!(run.await.unwrap().unwrap(), Some(()));
+    assert_eq!(*led.lock().unwrap(), ["a", "b"]);
+    assert_eq!(a.stats().skipped, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_campaign_waits_for_less_where_so_long_a_wait_is_refused() {
+    let refused = || BackendError::Rejected(Cause::new("a wait like that"));
+    for (longest, is_elected) in [(60 * SECOND, true), (SECOND, false)] {
+        let service = InProcess::new();
+        let moody = Moody {
+            service: service.clone(),
+            mood: move |candidacy: &highwater_client::leader::Candidacy| {
+                let refused = refused();
+                (candidacy.wait <= longest).then_some(true).ok_or(refused)
+            },
+        };
+        let a = LeaderElector::new(moody, options("a").build().unwrap());
+        let held = candidate(&service, "b").try_acquire("job").await.unwrap();
+        let campaign = a.campaign("job", |_| async { 7 }).await;
+        drop(held);
+        match campaign {
+            Ok(value) => assert!(is_elected && value == 7),
+            Err(error) => {
+                let is_refusal =
+                    matches!(&error, LeaderError::Backend(error) if *error == refused());
+                assert!(!is_elected && is_refusal, "{error:?}");
+            }
+        }
+    }
 }

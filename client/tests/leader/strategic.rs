@@ -2,9 +2,10 @@
 
 use highwater_client::Key;
 use highwater_client::leader::{
-    Candidate, CandidateRegistry, Candidates, Field, Fifo, InProcess, LeaderResult, NodeId, Random,
-    Scored, StrategicElector, Strategy,
+    BackendError, BoxFuture, Candidate, CandidateRegistry, Candidates, Field, Fifo, InProcess,
+    LeaderError, LeaderResult, NodeId, Random, Scored, StrategicElector, Strategy,
 };
+use tokio::time::{sleep, timeout};
 
 use crate::{SECOND, candidate};
 
@@ -132,4 +133,78 @@ async fn a_registry_forgets_nobody_who_announces_itself() {
     }
     let field = registry.announce(name.clone(), node("b"), 0).await.unwrap();
     assert_eq!(field.candidates.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_the_turn_of_the_next_also_after_a_panic_and_a_cancellation() {
+    for panics in [true, false] {
+        let service = InProcess::new();
+        let registry = Candidates::new(600 * SECOND);
+        let [a, b] = ["a", "b"]
+            .map(|node| StrategicElector::new(candidate(&service, node), registry.clone(), Fifo));
+        // They are known to each other, and a stands first.
+        for node in [a.elector().node(), b.elector().node()] {
+            let (name, node) = (Key::new("job").unwrap(), node.clone());
+            registry.announce(name, node, 0).await.unwrap();
+        }
+        let run = tokio::spawn(async move {
+            let run = a.run_if_leader_result("job", |_| async move {
+                assert!(!panics, "on purpose");
+                std::future::pending::<Result<(), ()>>().await
+            });
+            drop(timeout(SECOND, run).await);
+        });
+        assert_eq!(run.await.is_err(), panics);
+        sleep(SECOND).await;
+        let run = b.run_if_leader_result("job", |_| async { Ok::<_, ()>(()) });
+        let result = run.await.unwrap();
+        assert!(matches!(result, LeaderResult::Elected { .. }), "{result:?}");
+    }
+}
+
+/// A registry that does not answer all calls.
+struct Silent {
+    candidates: Candidates,
+    announces: bool,
+}
+
+impl CandidateRegistry for Silent {
+    fn announce(
+        &self,
+        name: Key,
+        node: NodeId,
+        score: i64,
+    ) -> BoxFuture<Result<Field, BackendError>> {
+        match self.announces {
+            true => self.candidates.announce(name, node, score),
+            false => Box::pin(std::future::pending()),
+        }
+    }
+
+    fn led(&self, _: Key, _: NodeId) -> BoxFuture<Result<(), BackendError>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn withdraw(&self, name: Key, node: NodeId) -> BoxFuture<Result<(), BackendError>> {
+        self.candidates.withdraw(name, node)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_falls_silent_withholds_no_result() {
+    for announces in [true, false] {
+        let candidates = Candidates::new(600 * SECOND);
+        let registry = Silent {
+            candidates,
+            announces,
+        };
+        let a = StrategicElector::new(candidate(&InProcess::new(), "a"), registry, Fifo);
+        let run = a.run_if_leader_result("job", |_| async { Ok::<_, ()>(7) });
+        let result = timeout(20 * SECOND, run).await.unwrap();
+        match result {
+            Ok(result) => assert!(announces && result.elected() == Some(7)),
+            Err(LeaderError::Backend(BackendError::Indeterminate(_))) => assert!(!announces),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
 }

@@ -1,8 +1,9 @@
 //! Leader election without async.
 #![cfg(feature = "blocking")]
 
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use highwater_client::leader::blocking::{LeaderElector, LeaderGroupElector, ScheduleError};
 use highwater_client::leader::{
@@ -10,6 +11,7 @@ use highwater_client::leader::{
 };
 use highwater_client::{Key, Lost};
 
+use crate::moody::Moody;
 use crate::{SECOND, options};
 
 fn elector(service: &InProcess, node: &str) -> LeaderElector {
@@ -175,7 +177,7 @@ fn a_campaign_waits_for_its_turn_and_goes_on_after_a_loss() {
             .map(|runs| (runs, tokens))
         }
     });
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     while a.state("job").unwrap().waiting == 0 {
         assert!(started.elapsed() < 20 * SECOND);
         std::thread::sleep(Duration::from_millis(1));
@@ -186,4 +188,60 @@ fn a_campaign_waits_for_its_turn_and_goes_on_after_a_loss() {
     assert_eq!(runs, 2);
     assert!(before < tokens[0] && tokens[0] < tokens[1]);
     assert!(a.campaign("not a name", |_| ()).is_err());
+}
+
+#[test]
+fn a_schedule_that_is_stopped_or_dropped_gives_its_candidacy_up_and_begins_nothing() {
+    for stops in [true, false] {
+        let service = InProcess::new();
+        let patient = options("a").wait(3_600 * SECOND).build().unwrap();
+        let a = LeaderElector::new(service.clone(), patient).unwrap();
+        let held = elector(&service, "b").try_acquire("job").unwrap().unwrap();
+        let ran = Arc::new(AtomicBool::new(false));
+        let schedule = a.schedule("job", SECOND, {
+            let ran = Arc::clone(&ran);
+            move |_| {
+                ran.store(true, Ordering::SeqCst);
+                Ok::<_, ()>(())
+            }
+        });
+        let schedule = schedule.unwrap();
+        eventually(|| a.state("job").unwrap().waiting == 1);
+        let ended = std::thread::spawn(move || match stops {
+            true => schedule.stop(),
+            false => drop(schedule),
+        });
+        eventually(|| a.state("job").unwrap().waiting == 0);
+        ended.join().unwrap();
+        assert_eq!(held.release().end, LeaseEnd::Released);
+        assert!(a.state("job").unwrap().is_free());
+        assert!(!ran.load(Ordering::SeqCst));
+    }
+}
+
+#[test]
+fn a_campaign_rests_when_its_candidacies_end_at_once() {
+    let candidacies = Arc::new(AtomicU32::new(0));
+    let moody = Moody {
+        service: InProcess::new(),
+        mood: {
+            let candidacies = Arc::clone(&candidacies);
+            move |_: &_| Ok(candidacies.fetch_add(1, Ordering::Relaxed) == 3)
+        },
+    };
+    let a = LeaderElector::new(moody, options("a").build().unwrap()).unwrap();
+    let started = Instant::now();
+    assert_eq!(a.campaign("job", |_| 7).unwrap(), 7);
+    assert_eq!(candidacies.load(Ordering::Relaxed), 4);
+    // 0.1 s, 0.2 s and 0.4 s, less a half by chance.
+    assert!(started.elapsed() >= Duration::from_millis(350));
+}
+
+#[track_caller]
+fn eventually(condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + 10 * SECOND;
+    while !condition() {
+        assert!(Instant::now() < deadline, "it did not come");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }

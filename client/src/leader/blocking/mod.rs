@@ -16,7 +16,8 @@
 //!
 //! Leases are extended in a thread of the elector's own, also while the action computes. What cannot
 //! be done is to cut an action off: ask [`LeaderContext::check`] between its steps. A lease that was
-//! lost is told at the end in any case.
+//! lost is told at the end in any case. Policies for a failing lock service, streams and the choice
+//! among candidates are only there for async programs.
 
 mod schedule;
 
@@ -169,10 +170,25 @@ impl<K: Kind> Elector<K> {
     /// # Errors
     /// The election failed; this call leads nothing.
     pub fn try_acquire(&self, name: impl AsRef<str>) -> Result<Option<LeaderGuard>, LeaderError> {
+        self.acquire_unless(name, std::future::pending())
+    }
+
+    /// The same, until `stop` completes: then the candidacy is given up, and nobody is elected.
+    fn acquire_unless(
+        &self,
+        name: impl AsRef<str>,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<Option<LeaderGuard>, LeaderError> {
         let elector = self.inner.clone();
         let name = self.inner.untenanted(name)?;
         let bound = elector.options().wait() + PATIENCE + SLACK;
-        let acquire = async move { elector.try_acquire(name).await };
+        let acquire = async move {
+            tokio::select! {
+                biased;
+                () = stop => Ok(None),
+                guard = elector.try_acquire(name) => guard,
+            }
+        };
         let guard = self
             .runtime
             .call(bound, acquire)

@@ -2,30 +2,42 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use super::{Elector, LeaderContext};
-use crate::keeper::Backoff;
-use crate::leader::schedule::{FIRST_PAUSE, LONGEST_PAUSE};
+use crate::leader::campaign::Campaign;
+use crate::leader::elector::judge;
+use crate::leader::schedule::discard;
 use crate::leader::{Kind, LeaderError, OptionsError};
 
 /// A job that runs in a thread of its own until this is stopped or dropped.
 ///
-/// Dropping it lets a run that is under way come to its end, and does not wait for that.
+/// Dropping it gives a candidacy up, lets a run that is under way come to its end, and does not wait for
+/// that. No run begins after it.
 #[derive(Debug)]
 #[must_use = "the job ends when its schedule is dropped"]
 pub struct Schedule {
-    stop: mpsc::Sender<()>,
+    /// Ends a pause when it is dropped.
+    pause: mpsc::Sender<()>,
+    /// Ends a candidacy when it is dropped.
+    candidacy: watch::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Schedule {
-    /// Stops it, and waits until a run that is under way has come to its end.
+    /// Stops it: a candidacy is given up, a run that is under way comes to its end. It waits for that.
     pub fn stop(self) {
-        let Self { stop, thread } = self;
-        drop(stop);
+        let Self {
+            pause,
+            candidacy,
+            thread,
+        } = self;
+        drop((pause, candidacy));
         // The thread catches what its action throws.
         let _ = thread.join();
     }
@@ -65,13 +77,23 @@ impl<K: Kind> Elector<K> {
             return Err(LeaderError::Options(OptionsError::Period).into());
         }
         let (elector, name) = (self.clone(), self.inner.untenanted(name)?);
-        let (stop, stopped) = mpsc::channel::<()>();
+        let (pause, stopped) = mpsc::channel::<()>();
+        let candidacy = watch::Sender::new(());
+        let gone = candidacy.subscribe();
         let work = move || {
             loop {
-                // Who subscribes is told of whatever comes of it, panics too.
-                let run = || drop(elector.run_if_leader_result(&name, &mut action));
-                let _ = catch_unwind(AssertUnwindSafe(run));
-                // Nothing is ever sent.
+                let run = || {
+                    let mut changes = gone.clone();
+                    // Nothing is ever sent.
+                    let stop = async move { drop(changes.changed().await) };
+                    // Who subscribes is told of whatever comes of it, panics too.
+                    let guard = elector.acquire_unless(&name, stop).ok().flatten();
+                    // The elector's thread may have been faster than who stops.
+                    if let Some(guard) = guard.filter(|_| gone.has_changed().is_ok()) {
+                        drop(guard.run(judge, &mut action));
+                    }
+                };
+                discard(catch_unwind(AssertUnwindSafe(run)));
                 if stopped.recv_timeout(period) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
@@ -81,7 +103,11 @@ impl<K: Kind> Elector<K> {
             .name("highwater-job".into())
             .spawn(work);
         let thread = thread.map_err(ScheduleError::Thread)?;
-        Ok(Schedule { stop, thread })
+        Ok(Schedule {
+            pause,
+            candidacy,
+            thread,
+        })
     }
 
     /// Campaigns until the action was run to its end under a good lease, and gives its value. See
@@ -94,20 +120,23 @@ impl<K: Kind> Elector<K> {
         name: impl AsRef<str>,
         mut action: impl FnMut(&LeaderContext) -> T,
     ) -> Result<T, LeaderError> {
-        let patient = Self {
-            inner: self.inner.patient(),
-            runtime: self.runtime.clone(),
-        };
-        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut campaign = Campaign::new(&self.inner);
         loop {
-            match patient.run_if_leader(&name, &mut action) {
+            campaign.stands();
+            let candidate = Self {
+                inner: campaign.elector.clone(),
+                runtime: Arc::clone(&self.runtime),
+            };
+            let pause = match candidate.run_if_leader(&name, &mut action) {
                 Ok(Some(value)) => return Ok(value),
-                Ok(None) | Err(LeaderError::LeaseLost { .. }) => {
-                    pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+                Err(LeaderError::LeaseLost { .. }) => {
+                    campaign.led();
+                    continue;
                 }
-                Err(error) if error.is_transient() => thread::sleep(pauses.next()),
-                Err(error) => return Err(error),
-            }
+                Ok(None) => campaign.skipped(),
+                Err(error) => campaign.failed(error)?,
+            };
+            thread::sleep(pause);
         }
     }
 }
