@@ -25,7 +25,8 @@ pub struct LeaderEvent {
 }
 
 /// What happened. Each [`Elected`](Occurrence::Elected) is followed by exactly one
-/// [`Revoked`](Occurrence::Revoked) or [`Ended`](Occurrence::Ended) of the same token.
+/// [`Revoked`](Occurrence::Revoked) or [`Ended`](Occurrence::Ended) of the same token, unless the runtime
+/// ends before the lease is given back: then the lease is let go, and nothing is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Occurrence {
@@ -89,7 +90,8 @@ impl Events {
         Self(Box::pin(async move { (events.recv().await, events) }))
     }
 
-    /// Waits for the next event; `None` when the elector and all its clones and terms are gone.
+    /// Waits for the next event; `None` when the elector, all its clones and terms, and every
+    /// [`LeaderWatch`](super::LeaderWatch) of it are gone.
     /// Dropping the future loses nothing.
     ///
     /// # Errors

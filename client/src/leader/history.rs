@@ -26,7 +26,8 @@ pub struct TermRecord {
     pub name: Key,
     /// Who led.
     pub node: NodeId,
-    /// When it was elected, on the clock of the backend.
+    /// When it was elected, on the clock of the backend. The default clock starts when the elector is
+    /// made, so this does not put the records of different processes in order; the tokens do.
     pub began: Duration,
     /// How the action ended.
     pub outcome: TermOutcome,
