@@ -103,8 +103,7 @@ async fn repeat<T, E, F, Fut>(
             };
             if let Some(guard) = guard {
                 // A panic is told too, and ends this run only.
-                let ran = run::run(guard, core.options.on_loss, judge, &mut action).await;
-                discard(ran.map(drop));
+                let _ = run::run(guard, core.options.on_loss, judge, &mut action).await;
             }
         };
         // Of a destructor, or of a backend.

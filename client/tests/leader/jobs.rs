@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::faulty::{Fault, Faulty};
 use crate::moody::Moody;
-use crate::{SECOND, candidate, elector, options};
+use crate::{Bomb, SECOND, candidate, elector, options};
 
 #[tokio::test(start_paused = true)]
 async fn a_schedule_rests_between_its_runs_and_survives_whatever_its_action_does() {
@@ -204,17 +204,6 @@ async fn a_campaign_does_not_take_the_value_of_a_run_whose_lease_was_lost() {
     });
     assert_eq!(campaign.await.unwrap(), 1);
     assert_eq!(a.stats().revoked, 1);
-}
-
-/// Panics where it is dropped.
-struct Bomb;
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            panic!("in a destructor, on purpose");
-        }
-    }
 }
 
 #[tokio::test(start_paused = true)]

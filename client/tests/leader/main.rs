@@ -56,3 +56,14 @@ fn now<T>(future: impl Future<Output = T>) -> Option<T> {
         std::task::Poll::Pending => None,
     }
 }
+
+/// Panics where it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("in a destructor, on purpose");
+        }
+    }
+}

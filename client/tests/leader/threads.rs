@@ -12,7 +12,7 @@ use highwater_client::leader::{
 use highwater_client::{Key, Lost};
 
 use crate::moody::Moody;
-use crate::{SECOND, options};
+use crate::{Bomb, SECOND, options};
 
 fn elector(service: &InProcess, node: &str) -> LeaderElector {
     let options = options(node).build().unwrap();
@@ -217,6 +217,26 @@ fn a_schedule_that_is_stopped_or_dropped_gives_its_candidacy_up_and_begins_nothi
         assert!(a.state("job").unwrap().is_free());
         assert!(!ran.load(Ordering::SeqCst));
     }
+}
+
+#[test]
+fn a_schedule_survives_panics_of_destructors() {
+    let a = elector(&InProcess::new(), "a");
+    let runs = Arc::new(AtomicU32::new(0));
+    let schedule = a.schedule("job", Duration::from_millis(1), {
+        let runs = Arc::clone(&runs);
+        move |_| match runs.fetch_add(1, Ordering::SeqCst) {
+            0 => std::panic::panic_any(Bomb),
+            1 => Ok(Some(Bomb)),
+            2 => Err(Some(Bomb)),
+            _ => Ok(None),
+        }
+    });
+    let schedule = schedule.unwrap();
+    eventually(|| runs.load(Ordering::SeqCst) > 3 || schedule.is_finished());
+    assert!(!schedule.is_finished());
+    schedule.stop();
+    assert!(a.state("job").unwrap().is_free());
 }
 
 #[test]
