@@ -111,6 +111,9 @@ pub trait Lease: Send + Sync + 'static {
 
     /// Lengthens the lease so that it lasts at least so long from now; never shortens it. An answer
     /// that the lease is not held is [`NotLeader::Lost`](super::NotLeader::Lost), and final.
+    ///
+    /// It can be called again before an earlier future is over, but no two of them are called or polled
+    /// at the same time, and all of them are dropped before the release.
     fn extend(&self, lease: Duration) -> BoxFuture<Result<(), RenewError>>;
 
     /// Gives the lease back; the rest of the minimum lease is kept from everybody. From this call

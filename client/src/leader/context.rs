@@ -95,9 +95,17 @@ impl LeaderContext {
 
     /// Completes when this is not the leader any more, and says why.
     ///
-    /// It is a twentieth of the lease (half a second at most) before the lock service can elect
-    /// somebody else, as long as this process runs. Dropping the future changes nothing. An action
-    /// without a lock waits for ever.
+    /// When the time of the lease is over, that is a twentieth of the lease (half a second at most)
+    /// before the lock service can elect somebody else, as long as this process runs: so long the
+    /// parts of the work have to stop in. The lease is given back sooner only if no context is alive.
+    /// It is told by a timer of the Tokio runtime that polls the future, also if the runtime in which
+    /// the lock was taken is gone.
+    ///
+    /// A lease that an operator takes away, or a service that forgets it, is noticed later: by the
+    /// next extension, when the client is connected to a service that has started anew, or else by the
+    /// release. Somebody else may lead by then.
+    ///
+    /// Dropping the future changes nothing. An action without a lock waits for ever.
     pub fn lost(&self) -> impl Future<Output = NotLeader> + Send + use<> {
         let term = self.term().cloned();
         async move {
@@ -113,7 +121,8 @@ impl LeaderContext {
     /// waits until a third of its lease has passed again.
     ///
     /// Dropping the future leaves open whether the lock service has lengthened it; the leadership then
-    /// counts what it counted before.
+    /// counts what it counted before. One that is kept and not polled holds nothing up: not the
+    /// extensions of others, and not the release, which ends it.
     ///
     /// # Errors
     /// See [`RenewError`]. A lost leadership is never revived.

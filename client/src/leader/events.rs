@@ -25,8 +25,8 @@ pub struct LeaderEvent {
 }
 
 /// What happened. Each [`Elected`](Occurrence::Elected) is followed by exactly one
-/// [`Revoked`](Occurrence::Revoked) or [`Ended`](Occurrence::Ended) of the same token, unless the runtime
-/// ends before the lease is given back: then the lease is let go, and nothing is told.
+/// [`Revoked`](Occurrence::Revoked) or [`Ended`](Occurrence::Ended) of the same token, also if the
+/// backend panics, and if the runtime ends before the release has an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Occurrence {

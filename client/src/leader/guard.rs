@@ -10,9 +10,11 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::context::LeaderContext;
-use super::term::{Releasing, Term};
+use super::gate::caught;
+use super::term::{Releasing, Term, unanswered};
 use super::watchman;
-use super::{Cause, LeaseEnd, NotLeader, RenewError, TermOutcome, TermReport};
+use super::{BackendError, Cause, LeaseEnd, NotLeader, RenewError, TermOutcome, TermReport};
+use crate::Release;
 
 /// Leads a name until it is released, dropped or lost.
 ///
@@ -22,7 +24,8 @@ use super::{Cause, LeaseEnd, NotLeader, RenewError, TermOutcome, TermReport};
 /// Dropping it gives the lease back in the background. While contexts of it are alive, the lease is
 /// kept for them: they are told to stop ([`NotLeader::Cancelled`]), and the lease is given back when
 /// the last is dropped. It is extended meanwhile (if it is extended at all), for one lease time at
-/// most; after that it runs out.
+/// most; after that it runs out. After a loss too, what is left of the lease is kept for contexts
+/// that are alive.
 #[must_use = "the leadership ends when the guard is dropped"]
 pub struct LeaderGuard {
     term: Arc<Term>,
@@ -110,8 +113,9 @@ impl LeaderGuard {
 
     /// Ends the leadership, gives the lease back and says what came of it, at most 10 s later.
     ///
-    /// Contexts that are still alive are no longer those of a leader. Dropping the future leaves the
-    /// release to the background.
+    /// Contexts that are still alive are no longer those of a leader. After a loss, the release is sent
+    /// when the last of them is dropped or when the lease ends, half a second later at most.
+    /// Dropping the future leaves the release to the background.
     pub async fn release(self) -> TermReport {
         self.finish(TermOutcome::Completed).await
     }
@@ -122,7 +126,14 @@ impl LeaderGuard {
         self.term.end();
         self.watchman.abort();
         let (token, slot) = (self.token(), self.slot());
-        let task = self.runtime.spawn(Leaving::of(&self.term).release(outcome));
+        let leaving = Leaving::of(&self.term, outcome);
+        let contexts = self.contexts.clone();
+        let task = self.runtime.spawn(async move {
+            if leaving.term.was_lost().is_some() {
+                at_rest(&leaving.term, &contexts).await;
+            }
+            leaving.release().await
+        });
         task.await.unwrap_or_else(|error| TermReport {
             token,
             slot,
@@ -153,22 +164,22 @@ impl LeaderGuard {
             return;
         }
         self.finished = true;
-        let mut leaving = Leaving::of(&self.term);
+        let mut leaving = Leaving::of(&self.term, outcome);
         if !self.has_contexts() {
             self.term.end();
             self.watchman.abort();
             leaving.begin();
-            self.runtime.spawn(leaving.release(outcome));
+            self.runtime.spawn(leaving.release());
             return;
         }
         self.term.drain();
-        let (term, contexts) = (Arc::clone(&self.term), self.contexts.clone());
+        let contexts = self.contexts.clone();
         let watchman = self.watchman.abort_handle();
         self.runtime.spawn(async move {
-            drained(&term, &contexts).await;
-            term.end();
+            drained(&leaving.term, &contexts).await;
+            leaving.term.end();
             watchman.abort();
-            leaving.release(outcome).await;
+            leaving.release().await;
         });
     }
 }
@@ -199,47 +210,80 @@ async fn drained(term: &Term, contexts: &watch::Sender<()>) {
     };
     tokio::select! {
         biased;
-        () = contexts.closed() => {}
+        () = contexts.closed() => return,
         () = term.over() => {}
         () = rest => {}
+    }
+    at_rest(term, contexts).await;
+}
+
+/// After a loss: waits until no context is left, or nothing of the lease is. The parts of the work
+/// have that long to stop in, and nobody is elected before.
+async fn at_rest(term: &Term, contexts: &watch::Sender<()>) {
+    tokio::select! {
+        biased;
+        () = contexts.closed() => {}
+        () = term.run_out() => {}
     }
 }
 
 /// A lease to give back: also when the runtime ends before it could.
 struct Leaving {
-    term: Option<Arc<Term>>,
+    term: Arc<Term>,
+    outcome: TermOutcome,
     begun: Option<Releasing>,
+    /// How long the term lasted, once the release was asked for.
+    held: Option<Duration>,
+    concluded: bool,
 }
 
 impl Leaving {
-    fn of(term: &Arc<Term>) -> Self {
+    fn of(term: &Arc<Term>, outcome: TermOutcome) -> Self {
         Self {
-            term: Some(Arc::clone(term)),
+            term: Arc::clone(term),
+            outcome,
             begun: None,
+            held: None,
+            concluded: false,
         }
     }
 
     /// Does now what can be done without waiting.
     fn begin(&mut self) {
-        self.begun = self.term.as_ref().and_then(|term| term.try_begin_release());
+        if self.held.is_none() {
+            let begun = self.term.begin_release();
+            self.held = Some(begun.held);
+            self.begun = Some(begun);
+        }
     }
 
-    async fn release(mut self, outcome: TermOutcome) -> TermReport {
-        let term = Arc::clone(self.term.as_ref().expect("a lease is given back once"));
-        let begun = match self.begun.take() {
-            Some(begun) => begun,
-            None => term.begin_release().await,
+    async fn release(mut self) -> TermReport {
+        self.begin();
+        let answer = match self.begun.take() {
+            Some(begun) => self.term.answer(begun).await,
+            None => Err(unanswered()),
         };
-        let report = term.conclude(begun, outcome).await;
-        self.term = None;
-        report
+        self.conclude(answer)
+    }
+
+    fn conclude(&mut self, answer: Result<Release, BackendError>) -> TermReport {
+        self.concluded = true;
+        let held = self.held.unwrap_or_default();
+        self.term.conclude(held, answer, self.outcome)
     }
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        if let Some(term) = &self.term {
-            term.let_go();
+        if self.concluded {
+            return;
         }
+        // Of all this, only the panic of somebody who is told could come here, perhaps on the way
+        // of another.
+        let _ = caught(|| {
+            self.begin();
+            drop(self.begun.take());
+            self.conclude(Err(unanswered()))
+        });
     }
 }

@@ -35,7 +35,8 @@
 //! # The path of a term
 //!
 //! `elector` asks a `backend` for a lease and makes a `term` of it; a `guard` owns the term, and a
-//! task in `watchman` extends it and notices its end. `context` is what the action sees, `run` what
+//! task in `watchman` extends it and notices its end. Extensions lie behind a `gate`, which the release
+//! closes. `context` is what the action sees, `run` what
 //! it runs in, and `hub` who is told: of `events`, and of the `level` that is so now.
 
 mod backend;
@@ -46,6 +47,7 @@ mod candidates;
 mod context;
 mod elector;
 mod events;
+mod gate;
 mod guard;
 mod highwater;
 mod history;

@@ -6,7 +6,7 @@ use crate::stats::Counter;
 ///
 /// Each number is exact and only grows; they are read one after the other, so two of them need not
 /// be of the same moment. Each term counts as elected once, and ends in one of `released`,
-/// `retained`, `revoked` and `release_unknown`, unless its runtime ends before it could be given back.
+/// `retained`, `revoked` and `release_unknown`; the last also if the runtime ends before the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaderStats {

@@ -1,12 +1,17 @@
 //! One leadership: whether it is still good, and the order of extension, loss and release.
 
+use std::future::{pending, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use highwater_lock::Key;
-use tokio::sync::{Mutex, watch};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
 
+use super::gate::{Gate, caught};
 use super::hub::Hub;
 use super::level::Leading;
 use super::{
@@ -39,8 +44,8 @@ pub(super) struct Term {
     stage: watch::Sender<Stage>,
     /// Whether the lease is to be extended.
     kept: AtomicBool,
-    /// One extension at a time; the release comes after the last.
-    extending: Mutex<()>,
+    /// Where the extensions are. It is closed before the release.
+    gate: Gate,
     extensions: AtomicU64,
     hub: Arc<Hub>,
 }
@@ -63,7 +68,7 @@ impl Term {
             clock,
             stage: watch::Sender::new(Stage::Leading),
             kept: AtomicBool::new(options.auto_extend),
-            extending: Mutex::new(()),
+            gate: Gate::default(),
             extensions: AtomicU64::new(0),
             lease,
             hub,
@@ -150,9 +155,38 @@ impl Term {
     }
 
     /// Completes when contexts of the term are no longer those of a leader.
+    ///
+    /// It needs nobody who tells it: it looks at the clock when the time is over, by a timer of the
+    /// runtime that polls it.
     pub(super) async fn not_leader(&self) -> NotLeader {
-        self.reached(|stage| stage != Stage::Leading).await;
-        self.check().err().unwrap_or(NotLeader::Ended)
+        let mut told = pin!(self.reached(|stage| stage != Stage::Leading));
+        loop {
+            if let Err(reason) = self.check() {
+                return reason;
+            }
+            let left = self.left().unwrap_or_default();
+            tokio::select! {
+                biased;
+                () = &mut told => {}
+                () = self.passed(left) => {}
+            }
+        }
+    }
+
+    /// Sleeps in the runtime that polls it. Outside of one there are no timers, and somebody has to
+    /// be told.
+    async fn passed(&self, span: Duration) {
+        match Handle::try_current() {
+            Ok(_) => self.clock.sleep(span).await,
+            Err(_) => pending().await,
+        }
+    }
+
+    /// After a loss: completes when nothing is left of the lease itself, which lasts a margin longer
+    /// than the leadership; at once if it is known to be held no more.
+    pub(super) async fn run_out(&self) {
+        let left = self.lease.remaining().unwrap_or_default();
+        self.clock.sleep(left.min(self.margin)).await;
     }
 
     /// Completes when the lease is lost or given back.
@@ -220,30 +254,38 @@ impl Term {
             Stage::Draining => !while_draining,
             Stage::Lost(_) | Stage::Ended => true,
         };
-        let extending = async {
-            let _one = self.extending.lock().await;
-            self.look();
-            if forbidden(*self.stage.borrow()) {
-                return Err(self.refusal());
-            }
-            self.lease.extend(lease).await
-        };
+        self.look();
+        let mut extension = self.gate.extension();
+        let extending = poll_fn(|context| {
+            let begin = || {
+                let stage = *self.stage.borrow();
+                (!forbidden(stage)).then(|| self.lease.extend(lease))
+            };
+            extension.poll(context, begin, |outcome| self.tell_of_extension(outcome))
+        });
         let outcome = tokio::select! {
             biased;
-            () = self.reached(forbidden) => Err(self.refusal()),
+            () = self.reached(forbidden) => None,
             outcome = extending => outcome,
         };
-        match &outcome {
+        let outcome = outcome.unwrap_or_else(|| Err(self.refusal()));
+        if let Err(RenewError::NotLeader(NotLeader::Lost(lost))) = &outcome {
+            self.lose(*lost);
+        }
+        outcome
+    }
+
+    /// Inside the gate: nothing of this comes after the end of the term.
+    fn tell_of_extension(&self, outcome: &Result<(), RenewError>) {
+        match outcome {
             Ok(()) => {
                 self.extensions.fetch_add(1, Ordering::Relaxed);
-                self.hub
-                    .extended(self, self.lease.remaining().unwrap_or_default());
+                let remaining = self.lease.remaining().unwrap_or_default();
+                self.hub.extended(self, remaining);
             }
-            Err(RenewError::NotLeader(NotLeader::Lost(lost))) => self.lose(*lost),
             Err(RenewError::Backend(error)) => self.hub.not_extended(self, error),
             Err(_) => {}
         }
-        outcome
     }
 
     fn refusal(&self) -> RenewError {
@@ -266,45 +308,41 @@ impl Term {
         self.lease.lost()
     }
 
-    /// Gives the lease back without waiting for what comes of it.
-    pub(super) fn let_go(&self) {
-        self.end();
-        drop(self.lease.release());
-    }
-
     /// Gives the lease back, after the last extension has ended.
-    pub(super) async fn begin_release(&self) -> Releasing {
+    pub(super) fn begin_release(&self) -> Releasing {
         self.end();
-        let _last = self.extending.lock().await;
-        self.releasing()
-    }
-
-    /// The same at once, if no extension is under way.
-    pub(super) fn try_begin_release(&self) -> Option<Releasing> {
-        self.end();
-        let _last = self.extending.try_lock().ok()?;
-        Some(self.releasing())
-    }
-
-    fn releasing(&self) -> Releasing {
+        self.gate.close();
         let held = self.clock.elapsed().saturating_sub(self.began);
-        Releasing {
-            held,
-            answer: self.lease.release(),
-        }
+        let answer = caught(|| self.lease.release());
+        let answer = answer.unwrap_or_else(|error| Box::pin(async { Err(error) }));
+        Releasing { held, answer }
     }
 
-    /// Waits for the answer, and tells everybody what came of the term.
-    pub(super) async fn conclude(&self, begun: Releasing, outcome: TermOutcome) -> TermReport {
-        let Releasing { held, answer } = begun;
-        let at_most = self.min_lease.saturating_sub(held);
+    /// What the backend says to a release; it is not waited for for ever.
+    pub(super) async fn answer(&self, mut releasing: Releasing) -> Result<Release, BackendError> {
+        let answer = poll_fn(
+            |context| match caught(|| releasing.answer.as_mut().poll(context)) {
+                Ok(answer) => answer,
+                Err(error) => Poll::Ready(Err(error)),
+            },
+        );
         let answer = tokio::select! {
             biased;
             answer = answer => answer,
-            () = self.clock.sleep(RELEASE_TIME) => {
-                Err(BackendError::Indeterminate(Cause::new("no answer to the release")))
-            }
+            () = self.clock.sleep(RELEASE_TIME) => Err(unanswered()),
         };
+        let _ = caught(|| drop(releasing));
+        answer
+    }
+
+    /// Tells everybody what came of the term.
+    pub(super) fn conclude(
+        &self,
+        held: Duration,
+        answer: Result<Release, BackendError>,
+        outcome: TermOutcome,
+    ) -> TermReport {
+        let at_most = self.min_lease.saturating_sub(held);
         let end = match answer {
             Ok(Release::NotCurrent) => LeaseEnd::NotHeld,
             Ok(_) if at_most.is_zero() => LeaseEnd::Released,
@@ -354,8 +392,14 @@ impl Term {
 
 /// A release that was asked for.
 pub(super) struct Releasing {
-    held: Duration,
+    /// How long the term lasted.
+    pub(super) held: Duration,
     answer: BoxFuture<Result<Release, BackendError>>,
+}
+
+/// What is known of a release whose answer did not come.
+pub(super) fn unanswered() -> BackendError {
+    BackendError::Indeterminate(Cause::new("no answer to the release"))
 }
 
 /// How long before the end of a lease the leadership is over here: a twentieth, at most half a

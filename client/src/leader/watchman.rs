@@ -2,7 +2,8 @@
 //!
 //! It runs apart from the action, so an action that computes for long does not stop it, as long as
 //! the runtime has another thread. It never ends without the term having ended: a lease that cannot
-//! be extended is lost aloud.
+//! be extended is lost aloud. A backend that panics has failed to extend it, and is tried again; should
+//! the task itself panic, the lease counts as lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +12,11 @@ use tokio::sync::oneshot;
 
 use super::RenewError;
 use super::term::Term;
+use crate::Lost;
 
 /// Works until the lease is lost or given back.
 pub(super) async fn watch(term: Arc<Term>, started: oneshot::Sender<()>) {
+    let _alone = Alone(&term);
     let mut lost = term.lost_at_backend();
     // Nobody waits any more: the guard was dropped.
     let _ = started.send(());
@@ -40,6 +43,18 @@ pub(super) async fn watch(term: Arc<Term>, started: oneshot::Sender<()>) {
             lost = &mut lost => return term.lose(lost),
             () = term.over() => return,
             () = next => {}
+        }
+    }
+}
+
+/// Ends the leadership if the watchman panics: nothing would be extended any more, and nobody told.
+struct Alone<'a>(&'a Term);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        // At the end of a runtime the lease is still good, and may be released by its guard.
+        if std::thread::panicking() {
+            self.0.lose(Lost::Expired);
         }
     }
 }

@@ -22,6 +22,10 @@ pub(crate) enum Fault {
     Hangs,
     /// Is done, and its answer is there after 29.6 s.
     Late,
+    /// Panics when it is called.
+    Panics,
+    /// Panics when its future is polled.
+    PanicsLater,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,7 @@ struct Plan {
     acquire: Fault,
     extend: Fault,
     release: Fault,
+    lost: Fault,
     calls: Vec<Call>,
 }
 
@@ -65,6 +70,11 @@ impl Faulty {
         self.plan.lock().unwrap().release = fault;
     }
 
+    /// Only a panic has a meaning here.
+    pub(crate) fn lost(&self, fault: Fault) {
+        self.plan.lock().unwrap().lost = fault;
+    }
+
     pub(crate) fn calls(&self) -> Vec<Call> {
         self.plan.lock().unwrap().calls.clone()
     }
@@ -86,6 +96,7 @@ impl Backend for Faulty {
                 Fault::None | Fault::Late => {}
                 Fault::Fails => return Err(unavailable()),
                 Fault::Hangs => std::future::pending().await,
+                Fault::Panics | Fault::PanicsLater => panic!("it was told to panic"),
                 Fault::Unanswered => {
                     // Held by nobody until the lease ends.
                     std::mem::forget(inner.acquire(candidacy).await?);
@@ -124,16 +135,26 @@ impl Lease for FaultyLease {
     }
 
     fn lost(&self) -> BoxFuture<Lost> {
-        self.inner.lost()
+        let fault = self.plan.lock().unwrap().lost;
+        match fault {
+            Fault::Panics => panic!("it was told to panic"),
+            Fault::PanicsLater => Box::pin(async { panic!("it was told to panic") }),
+            _ => self.inner.lost(),
+        }
     }
 
     fn extend(&self, lease: Duration) -> BoxFuture<Result<(), RenewError>> {
-        let mut plan = self.plan.lock().unwrap();
-        plan.calls.push(Call::Extend(self.grant().token));
-        match plan.extend {
+        let fault = {
+            let mut plan = self.plan.lock().unwrap();
+            plan.calls.push(Call::Extend(self.grant().token));
+            plan.extend
+        };
+        match fault {
             Fault::None | Fault::Late => self.inner.extend(lease),
             Fault::Fails => Box::pin(async { Err(unavailable().into()) }),
             Fault::Hangs => Box::pin(std::future::pending()),
+            Fault::Panics => panic!("it was told to panic"),
+            Fault::PanicsLater => Box::pin(async { panic!("it was told to panic") }),
             Fault::Unanswered => {
                 let extending = self.inner.extend(lease);
                 Box::pin(async move {
@@ -145,12 +166,17 @@ impl Lease for FaultyLease {
     }
 
     fn release(&self) -> BoxFuture<Result<Release, BackendError>> {
-        let mut plan = self.plan.lock().unwrap();
-        plan.calls.push(Call::Release(self.grant().token));
-        match plan.release {
+        let fault = {
+            let mut plan = self.plan.lock().unwrap();
+            plan.calls.push(Call::Release(self.grant().token));
+            plan.release
+        };
+        match fault {
             Fault::None | Fault::Late => self.inner.release(),
             Fault::Fails => Box::pin(async { Err(unavailable()) }),
             Fault::Hangs => Box::pin(std::future::pending()),
+            Fault::Panics => panic!("it was told to panic"),
+            Fault::PanicsLater => Box::pin(async { panic!("it was told to panic") }),
             Fault::Unanswered => {
                 let releasing = self.inner.release();
                 Box::pin(async move {

@@ -1,6 +1,7 @@
 //! Leader election over the in-process backend, in virtual time.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod adverse;
 mod cancel;
 mod events;
 mod faulty;
