@@ -120,3 +120,25 @@ pub(super) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, BackendError> {
         BackendError::Indeterminate(Cause::new("the backend panicked"))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    #[test]
+    fn nothing_begins_or_goes_on_behind_a_closed_gate() {
+        let gate = Gate::default();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut poll = |extension: &mut Extension<'_>| {
+            let begin = || Some(Box::pin(std::future::pending()) as BoxFuture<Outcome>);
+            extension.poll(&mut context, begin, |_| {})
+        };
+        let (mut begun, mut late) = (gate.extension(), gate.extension());
+        assert!(poll(&mut begun).is_pending());
+        gate.close();
+        assert!(matches!(poll(&mut begun), Poll::Ready(None)));
+        assert!(matches!(poll(&mut late), Poll::Ready(None)));
+    }
+}

@@ -10,6 +10,7 @@ mod jobs;
 mod loss;
 mod moody;
 mod options;
+mod order;
 mod policy;
 mod strategic;
 mod streams;
