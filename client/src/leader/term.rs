@@ -18,7 +18,9 @@ use crate::Lost;
 
 mod release;
 
-pub(super) use release::{RELEASE_TIME, Releasing, unanswered};
+#[cfg(feature = "blocking")]
+pub(super) use release::RELEASE_TIME;
+pub(super) use release::{Releasing, unanswered};
 
 /// From the election on, stages only follow each other in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
