@@ -25,8 +25,6 @@ use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
 pub(crate) use self::gate::Refusal;
-#[cfg(feature = "cluster")]
-pub(crate) use self::inspect::PLACES_AT_ONCE;
 pub(crate) use self::inspect::{Forced, Lock, NAMES_AT_ONCE, Names, Page, Readings};
 use self::parked::Parked;
 use crate::metrics::Tally;

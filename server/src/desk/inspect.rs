@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use highwater_lock::{
-    Ended, FencingToken, HolderView, Key, NameView, Operation, Reply as Outcome, Timestamp,
+    Ended, FencingToken, HolderView, Key, Machine, NameView, Operation, Reply as Outcome, Timestamp,
 };
 
 use super::{Counts, Desk};
@@ -30,6 +30,15 @@ pub(crate) struct Names {
     pub(crate) names: Vec<NameView>,
 }
 
+impl Names {
+    /// The first [`NAMES_AT_ONCE`] of these names, as far as they are in use now.
+    pub(crate) fn of(machine: &Machine, now: Timestamp, keys: &[Key]) -> Self {
+        let keys = keys.iter().take(NAMES_AT_ONCE);
+        let names = keys.filter_map(|key| machine.name(key)).collect();
+        Self { now, names }
+    }
+}
+
 /// The first names, in byte order, of those that it was offered.
 #[derive(Debug)]
 pub(crate) struct Page {
@@ -50,7 +59,17 @@ impl Page {
         }
     }
 
-    pub(crate) fn offer(&mut self, key: &Key) {
+    /// Looks for names in the next places of the machine, from this one on, and gives the place to go
+    /// on from, if there is one.
+    pub(crate) fn look(&mut self, machine: &Machine, from: usize) -> Option<usize> {
+        let next = from.saturating_add(PLACES_AT_ONCE);
+        for key in machine.keys_at(from..next) {
+            self.offer(key);
+        }
+        (next < machine.places()).then_some(next)
+    }
+
+    fn offer(&mut self, key: &Key) {
         let behind = self.after.as_ref().is_none_or(|after| key > after);
         let full = self.keys.len() >= self.most;
         let late = full && self.keys.last().is_none_or(|last| key >= last);
@@ -77,6 +96,24 @@ pub(crate) struct Lock {
     pub(crate) holders: Vec<HolderView>,
 }
 
+impl Lock {
+    /// One name with the first `most` of its holders from this slot on, or `None` if it is free.
+    pub(crate) fn of(
+        machine: &Machine,
+        now: Timestamp,
+        key: &Key,
+        from_slot: u32,
+        most: usize,
+    ) -> Option<Self> {
+        let holders = machine.holders_from(key, from_slot);
+        Some(Self {
+            now,
+            name: machine.name(key)?,
+            holders: holders.take(most).collect(),
+        })
+    }
+}
+
 /// What a force-release did.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Forced {
@@ -95,36 +132,21 @@ impl Desk {
         }
     }
 
-    /// Looks for names of a page in the next places of the machine, from this one on, and gives the
-    /// place to go on from, if there is one.
+    /// See [`Page::look`].
     pub(crate) fn look(&self, from: usize, page: &mut Page) -> Option<usize> {
-        let state = self.state();
-        let next = from.saturating_add(PLACES_AT_ONCE);
-        for key in state.machine.keys_at(from..next) {
-            page.offer(key);
-        }
-        (next < state.machine.places()).then_some(next)
+        page.look(&self.state().machine, from)
     }
 
-    /// The first [`NAMES_AT_ONCE`] of these names, as far as they are in use now.
+    /// See [`Names::of`].
     pub(crate) fn names(&self, keys: &[Key]) -> Names {
         let state = self.state();
-        let keys = keys.iter().take(NAMES_AT_ONCE);
-        Names {
-            now: self.clock.timestamp(),
-            names: keys.filter_map(|key| state.machine.name(key)).collect(),
-        }
+        Names::of(&state.machine, self.clock.timestamp(), keys)
     }
 
-    /// One name with the first `most` of its holders from this slot on, or `None` if it is free.
+    /// See [`Lock::of`].
     pub(crate) fn lock(&self, key: &Key, from_slot: u32, most: usize) -> Option<Lock> {
         let state = self.state();
-        let holders = state.machine.holders_from(key, from_slot);
-        Some(Lock {
-            now: self.clock.timestamp(),
-            name: state.machine.name(key)?,
-            holders: holders.take(most).collect(),
-        })
+        Lock::of(&state.machine, self.clock.timestamp(), key, from_slot, most)
     }
 
     /// Ends whatever holds a key and burns a token, or `None` if no token is left, or none that is
@@ -151,4 +173,4 @@ impl Desk {
 /// How many names are shown before others get their turn.
 pub(crate) const NAMES_AT_ONCE: usize = 128;
 /// How many places are searched before others get their turn.
-pub(crate) const PLACES_AT_ONCE: usize = 1_000;
+const PLACES_AT_ONCE: usize = 1_000;

@@ -3,7 +3,7 @@
 use highwater_lock::{Key, Timestamp};
 
 use super::Desk;
-use crate::desk::{Lock, NAMES_AT_ONCE, Names, PLACES_AT_ONCE, Page, Readings};
+use crate::desk::{Lock, Names, Page, Readings};
 
 impl Desk {
     pub(crate) fn readings(&self) -> Readings {
@@ -17,31 +17,22 @@ impl Desk {
         }
     }
 
+    /// See [`Page::look`].
     pub(crate) fn look_for(&self, from: usize, page: &mut Page) -> Option<usize> {
-        let state = self.state();
-        let next = from.saturating_add(PLACES_AT_ONCE);
-        for key in state.machine.keys_at(from..next) {
-            page.offer(key);
-        }
-        (next < state.machine.places()).then_some(next)
+        page.look(&self.state().machine, from)
     }
 
+    /// See [`Names::of`].
     pub(crate) fn names(&self, keys: &[Key]) -> Names {
         let state = self.state();
-        let keys = keys.iter().take(NAMES_AT_ONCE);
-        Names {
-            now: state.lease_time(self.clock.timestamp()),
-            names: keys.filter_map(|key| state.machine.name(key)).collect(),
-        }
+        let now = state.lease_time(self.clock.timestamp());
+        Names::of(&state.machine, now, keys)
     }
 
+    /// See [`Lock::of`].
     pub(crate) fn lock(&self, key: &Key, from_slot: u32, most: usize) -> Option<Lock> {
         let state = self.state();
-        let holders = state.machine.holders_from(key, from_slot);
-        Some(Lock {
-            now: state.lease_time(self.clock.timestamp()),
-            name: state.machine.name(key)?,
-            holders: holders.take(most).collect(),
-        })
+        let now = state.lease_time(self.clock.timestamp());
+        Lock::of(&state.machine, now, key, from_slot, most)
     }
 }
