@@ -22,6 +22,7 @@ use highwater_protocol::{Secret, SecretError};
 use toml::de::{DeTable, DeValue};
 
 use super::rules::RULES;
+use crate::config::read_secret;
 use crate::system;
 
 /// A cluster's identity, its peer secret, and the addresses of its nodes.
@@ -78,7 +79,7 @@ impl ClusterFile {
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let secret = folder.join(&parsed.secret);
-        let bytes = fs::read(&secret).map_err(|source| unreadable(&secret, source))?;
+        let bytes = read_secret(&secret).map_err(|source| unreadable(&secret, source))?;
         let peer_secret = Secret::from_file_content(bytes);
         let peer_secret = peer_secret.map_err(|source| ClusterFileError::Secret {
             path: secret,

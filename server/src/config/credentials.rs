@@ -337,12 +337,15 @@ fn read_admin_token(path: &Path) -> Result<AdminToken, String> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let unreadable = |error: std::io::Error| format!("it cannot be read: {error}");
-    let file = std::fs::File::open(path).map_err(unreadable)?;
+    read_secret(path).map_err(|error| format!("it cannot be read: {error}"))
+}
+
+/// What a file with a secret holds, up to more than any secret has; warns if everybody can read it.
+pub(crate) fn read_secret(path: &Path) -> std::io::Result<Vec<u8>> {
+    let file = std::fs::File::open(path)?;
     warn_if_public(path, &file);
     let mut content = Vec::new();
-    let mut file = file.take(MOST_FILE_BYTES);
-    file.read_to_end(&mut content).map_err(unreadable)?;
+    file.take(MOST_FILE_BYTES).read_to_end(&mut content)?;
     Ok(content)
 }
 

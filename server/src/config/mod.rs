@@ -39,6 +39,8 @@ mod watch;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+#[cfg(feature = "cluster")]
+pub(crate) use self::credentials::read_secret;
 pub use self::credentials::{Credentials, SECRETS, SecretVariable};
 pub use self::error::{ConfigError, ConfigErrors, Origin};
 pub use self::settings::{Setting, ValueKind, settings};
