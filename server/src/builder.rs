@@ -326,9 +326,6 @@ impl Builder {
         let Storage::Directory(folder) = storage else {
             return Err(ClusterError::InMemory);
         };
-        if self.admin.is_some() {
-            return Err(ClusterError::Admin);
-        }
         if self.first_token.is_some() || self.limits.locks != Limits::default().locks {
             return Err(ClusterError::Rules);
         }

@@ -19,6 +19,7 @@ mod desk;
 mod file;
 mod journal;
 mod log;
+mod metrics;
 mod network;
 mod node;
 mod operator;
@@ -31,6 +32,7 @@ mod status;
 mod types;
 
 pub use self::file::{ClusterFile, ClusterFileError, NewCluster, NodeAddresses};
+pub(crate) use self::metrics::metrics;
 pub use self::operator::{OperatorError, init, promote, replace, status, step_down};
 pub(crate) use self::rules::SNAPSHOT_EVERY;
 pub use self::start::ClusterError;

@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
 pub(crate) use self::gate::Refusal;
-pub(crate) use self::inspect::{Forced, Lock, NAMES_AT_ONCE, Names, Page, Readings};
+pub(crate) use self::inspect::{Forced, Lock, NAMES_AT_ONCE, Names, NotForced, Page, Readings};
 use self::parked::Parked;
 use crate::metrics::Tally;
 use crate::outbox::{Outbox, UnsentGrant};

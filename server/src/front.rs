@@ -12,7 +12,7 @@ use highwater_protocol::handshake::Node;
 
 #[cfg(feature = "cluster")]
 use crate::cluster;
-use crate::desk::{Counts, Desk, Forced, IdInUse, Lock, Names, Page, Readings};
+use crate::desk::{Counts, Desk, Forced, IdInUse, Lock, Names, NotForced, Page, Readings};
 use crate::outbox::{Outbox, UnsentGrant};
 use crate::readiness::Readiness;
 use crate::storage::StorageCounts;
@@ -112,10 +112,14 @@ impl Front {
         forward!(self, desk => desk.lock(key, from_slot, most))
     }
 
-    /// See [`Desk::force_release`]. A cluster has no such request yet, and starts with no listener
-    /// on which it could be made.
-    pub(crate) fn force_release(&self, key: Key) -> Option<Forced> {
-        self.single().and_then(|desk| desk.force_release(key))
+    /// See [`Desk::force_release`]. In a cluster the leader does it, through the log: dropping the
+    /// future does not take it back.
+    pub(crate) async fn force_release(&self, key: Key) -> Result<Forced, NotForced> {
+        match self {
+            Self::Single(desk) => desk.force_release(key),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(running) => running.desk.force_release(key).await,
+        }
     }
 
     pub(crate) fn storage_counts(&self) -> StorageCounts {

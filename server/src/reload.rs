@@ -28,6 +28,12 @@ impl Server {
         if new.client_tokens.iter().any(Secret::is_no_auth) {
             return Err(ReloadError::EmptySecret);
         }
+        #[cfg(feature = "cluster")]
+        if let Some(running) = shared.desk.cluster()
+            && (new.client_tokens.iter()).any(|token| running.shares_secret(token))
+        {
+            return Err(ReloadError::SameSecret);
+        }
         if shared.tls.is_some() != new.tls.is_some() {
             return Err(ReloadError::Tls);
         }
@@ -43,6 +49,10 @@ impl Server {
         let admin = self.admin_site();
         for tls in keys.chain(admin.and_then(|site| site.tls.as_ref())) {
             new.tls.iter().for_each(|new| tls.set(Arc::clone(new)));
+        }
+        #[cfg(feature = "cluster")]
+        if let Some(running) = shared.desk.cluster() {
+            running.replace_tls(new.tls.as_ref(), new.peer_tls.as_ref());
         }
         if let Some(site) = admin {
             site.access.replace(&new.admin_tokens);
@@ -67,6 +77,10 @@ pub enum ReloadError {
     /// The empty secret is not a client token.
     #[error("an empty client token accepts everybody")]
     EmptySecret,
+    /// A client token is the same as the secret of the nodes: every client could then act as a node.
+    #[cfg(feature = "cluster")]
+    #[error("a client token is the same as the peer secret")]
+    SameSecret,
     /// There are admin tokens where there were none before, or the other way round.
     #[error("admin tokens cannot be turned on or off while the server runs")]
     AdminAuthentication,

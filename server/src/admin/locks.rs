@@ -12,7 +12,7 @@ use super::connection::Site;
 use super::problem::Problem;
 use super::routes::{Answer, json};
 use super::target::encode;
-use crate::desk::{NAMES_AT_ONCE, Page};
+use crate::desk::{NAMES_AT_ONCE, NotForced, Page};
 
 #[derive(Serialize)]
 struct List<'a> {
@@ -120,7 +120,7 @@ pub(super) fn show(site: &Site, key: &str, query: &[(String, String)]) -> Result
 }
 
 /// `POST /v1/locks/{key}/release`
-pub(super) fn release(
+pub(super) async fn release(
     site: &Site,
     peer: SocketAddr,
     operator: &Operator,
@@ -128,13 +128,22 @@ pub(super) fn release(
 ) -> Result<Answer, Problem> {
     let key = parse_key(key)?;
     let desk = &site.shared.desk;
-    let forced = desk.force_release(key.clone());
-    let forced = forced.ok_or(Problem::UNAVAILABLE.because("no token is left to burn"))?;
+    let by = operator.token.as_deref().unwrap_or("without a token");
+    let forced = desk.force_release(key.clone()).await;
+    let forced = forced.map_err(|not| {
+        if not == NotForced::Unknown {
+            tracing::warn!(
+                %peer, operator = by, %key,
+                "force-release by an operator, of which nobody knows whether it came about",
+            );
+        }
+        refusal(not)
+    })?;
     let fence_keys = fence_keys(&key, &forced.ended);
     let tokens: Vec<u64> = forced.ended.iter().map(|hold| hold.token.get()).collect();
     tracing::warn!(
         %peer,
-        operator = operator.token.as_deref().unwrap_or("without a token"),
+        operator = by,
         %key, burned = %forced.burned, ended = ?tokens,
         "force-release by an operator",
     );
@@ -145,6 +154,21 @@ pub(super) fn release(
         ended: forced.ended.iter().map(EndedHold::of).collect(),
         fence_keys,
     }))
+}
+
+/// What an operator is told whose force-release did nothing.
+fn refusal(not: NotForced) -> Problem {
+    match not {
+        NotForced::NoToken => Problem::UNAVAILABLE.because("no token is left to burn"),
+        NotForced::Elsewhere { leader } => Problem::elsewhere(leader),
+        NotForced::NoLeader => Problem::UNAVAILABLE
+            .because("no node leads, or this one does not know which: nothing was done"),
+        NotForced::Busy => {
+            Problem::UNAVAILABLE.because("too much waits to be decided: nothing was done")
+        }
+        NotForced::Unknown => Problem::UNKNOWN
+            .because("look at the lock, and do it again if it is still held by the same token"),
+    }
 }
 
 impl Wish {

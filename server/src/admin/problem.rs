@@ -14,6 +14,8 @@ pub(super) struct Problem {
     title: &'static str,
     detail: Cow<'static, str>,
     allow: Option<&'static str>,
+    /// The slot of the node to ask instead.
+    leader: Option<u8>,
 }
 
 #[derive(serde::Serialize)]
@@ -21,6 +23,8 @@ struct Body<'a> {
     title: &'a str,
     status: u16,
     detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leader: Option<u8>,
 }
 
 impl Problem {
@@ -38,6 +42,8 @@ impl Problem {
         "body too large or too slow",
         "no request here needs a body",
     );
+    /// It was asked of the log, which gave no answer in time.
+    pub(super) const UNKNOWN: Self = Self::new(504, "nobody knows whether it was done", "");
     pub(super) const UNAVAILABLE: Self = Self::new(503, "not possible now", "");
 
     const fn new(status: u16, title: &'static str, detail: &'static str) -> Self {
@@ -46,6 +52,7 @@ impl Problem {
             title,
             detail: Cow::Borrowed(detail),
             allow: None,
+            leader: None,
         }
     }
 
@@ -65,11 +72,20 @@ impl Problem {
         problem
     }
 
+    /// Only the leader of the cluster does this, and that is the node of this slot.
+    pub(super) fn elsewhere(leader: u8) -> Self {
+        let text = format!("the node of slot {leader} leads: ask its admin listener");
+        let mut problem = Self::new(421, "this node does not lead", "").because(text);
+        problem.leader = Some(leader);
+        problem
+    }
+
     pub(super) fn answer(&self) -> Answer {
         let body = Body {
             title: self.title,
             status: self.status,
             detail: &self.detail,
+            leader: self.leader,
         };
         let body = serde_json::to_vec(&body).expect("words and a number are JSON");
         let mut response = Response::new(body.into());

@@ -85,7 +85,7 @@ async fn handle(
         Route::Leaders => leaders::list(site, &query(&head)?).await,
         Route::Locks => locks::list(site, &query(&head)?).await,
         Route::Lock(key) => locks::show(site, &decode(&key)?, &query(&head)?),
-        Route::Release(key) => locks::release(site, peer, &operator, &decode(&key)?),
+        Route::Release(key) => locks::release(site, peer, &operator, &decode(&key)?).await,
     }
 }
 

@@ -10,7 +10,9 @@
 //! proposed it can be turned away (`M`, `E`), after it was nobody but the log knows (`I`).
 
 mod answer;
+mod force;
 mod inspect;
+mod numbers;
 mod reign;
 #[cfg(test)]
 mod tests;
@@ -62,9 +64,13 @@ struct State {
     armed: Option<Timestamp>,
     /// What this node has proposed as the leader it is, or was last.
     reign: Option<Reign>,
+    /// Orders of operators so far, and those without an answer.
+    orders: u64,
+    operators: BTreeMap<u64, force::Asker>,
     draining: bool,
     failed: bool,
     tally: Tally,
+    numbers: numbers::Numbers,
 }
 
 /// What this node can do for a client now.
@@ -101,9 +107,12 @@ impl Desk {
                 role: Role::Leaderless,
                 armed: None,
                 reign: None,
+                orders: 0,
+                operators: BTreeMap::new(),
                 draining: false,
                 failed: false,
                 tally: Tally::default(),
+                numbers: numbers::Numbers::default(),
             }),
             asked: Notify::new(),
             earlier: Notify::new(),

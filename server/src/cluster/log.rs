@@ -16,12 +16,16 @@ use tokio::sync::{oneshot, watch};
 
 use super::journal::{Contents, Journal, Records};
 use super::types::{Entry, LogId, Types, Vote};
+use crate::metrics::{SharedHistogram, micros};
+use crate::system;
 
 /// See the module's description. Clones are the same log.
 #[derive(Clone, Debug)]
 pub(super) struct Log {
     contents: Arc<Mutex<Contents>>,
     writer: Sender<Job>,
+    /// How long each write with its sync took, in microseconds.
+    pub(super) writes: Arc<SharedHistogram>,
 }
 
 struct Job {
@@ -58,13 +62,20 @@ impl Log {
         let contents = Arc::new(Mutex::new(contents));
         let (writer, jobs) = channel();
         let (ending, ended) = watch::channel(());
+        let writes = Arc::new(SharedHistogram::new(WRITE_MICROS));
+        let times = Arc::clone(&writes);
         std::thread::Builder::new()
             .name("highwater-log".to_owned())
             .spawn(move || {
                 let _ending = ending;
-                write(journal, &jobs);
+                write(journal, &jobs, &times);
             })?;
-        Ok((Self { contents, writer }, ended))
+        let log = Self {
+            contents,
+            writer,
+            writes,
+        };
+        Ok((log, ended))
     }
 
     fn contents(&self) -> MutexGuard<'_, Contents> {
@@ -86,7 +97,7 @@ fn stopped() -> io::Error {
 }
 
 /// Writes until the last log is dropped.
-fn write(mut journal: Journal, jobs: &Receiver<Job>) {
+fn write(mut journal: Journal, jobs: &Receiver<Job>, times: &SharedHistogram) {
     let mut failed: Option<io::Error> = None;
     while let Ok(job) = jobs.recv() {
         let mut batch = vec![job];
@@ -98,7 +109,9 @@ fn write(mut journal: Journal, jobs: &Receiver<Job>) {
             batch.push(job);
         }
         if failed.is_none() {
+            let begun = system::now();
             failed = store(&mut journal, &batch).err();
+            times.record(micros(begun.elapsed()));
             if let Some(error) = &failed {
                 tracing::error!(%error, "the log cannot be written: this node steps out");
             }
@@ -208,6 +221,10 @@ impl RaftLogStorage<Types> for Log {
 
 /// How many bytes become one block at most, if no single request has more.
 const MOST_AT_ONCE: usize = 4 * 1024 * 1024;
+const WRITE_MICROS: &[u64] = &[
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000,
+    5_000_000,
+];
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@ use super::peer::frame::{INIT, PROMOTE, REPLACE, STATUS, STEP_DOWN};
 use super::peer::handshake::{Callee, Caller};
 use super::peer::link::{Link, LinkError};
 use super::status::NodeStatus;
+use crate::swap::Swap;
 
 /// Asks the node of a slot how it is.
 ///
@@ -103,7 +104,7 @@ async fn ask(
         secret: file.peer_secret().clone(),
         common: file.common(),
         accept: None,
-        connect: tls,
+        connect: tls.map(|tls| Arc::new(Swap::new(tls))),
     };
     let callee = Callee {
         slot: node.slot,

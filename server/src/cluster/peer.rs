@@ -19,6 +19,8 @@ use highwater_protocol::Secret;
 use rustls::{ClientConfig, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::swap::Swap;
+
 /// A byte stream, encrypted or not.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -32,9 +34,9 @@ pub(super) struct Trust {
     /// What all nodes must have in common, or their machines would not agree.
     pub(super) common: Vec<u8>,
     /// To be called with, where TLS is on.
-    pub(super) accept: Option<Arc<ServerConfig>>,
+    pub(super) accept: Option<Arc<Swap<ServerConfig>>>,
     /// To call with.
-    pub(super) connect: Option<Arc<ClientConfig>>,
+    pub(super) connect: Option<Arc<Swap<ClientConfig>>>,
 }
 
 impl Trust {

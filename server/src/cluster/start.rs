@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use highwater_lock::Machine;
+use highwater_protocol::Secret;
 use highwater_protocol::handshake::Slot;
 use openraft::{Config, SnapshotPolicy};
 use rustls::{ClientConfig, ServerConfig};
@@ -26,6 +27,8 @@ use super::replica::Replica;
 use super::rules;
 use super::snapshots::{SnapshotError, Snapshots};
 use super::types::{Member, Raft};
+use crate::metrics::SharedHistogram;
+use crate::swap::Swap;
 use crate::system;
 
 /// A place in a cluster that a server is to take.
@@ -50,6 +53,8 @@ pub(crate) struct Running {
     pub(crate) slot: Slot,
     pub(crate) peer_addr: SocketAddr,
     tasks: Vec<JoinHandle<()>>,
+    /// How long the writes of the log took.
+    pub(super) writes: Arc<SharedHistogram>,
     /// Answers the other nodes.
     pub(crate) peers: JoinHandle<()>,
     /// Closed when the data directory is free again.
@@ -65,19 +70,43 @@ impl Drop for Running {
     }
 }
 
+impl Running {
+    /// Whether a secret of clients opens the door of peers, and theirs that of clients.
+    pub(crate) fn shares_secret(&self, client: &Secret) -> bool {
+        is_same(client, &self.node.trust().secret)
+    }
+
+    /// Proves itself to the other nodes, and knows them, by these from now on.
+    pub(crate) fn replace_tls(
+        &self,
+        accept: Option<&Arc<ServerConfig>>,
+        connect: Option<&Arc<ClientConfig>>,
+    ) {
+        let trust = self.node.trust();
+        if let (Some(own), Some(new)) = (&trust.accept, accept) {
+            own.set(Arc::clone(new));
+        }
+        if let (Some(own), Some(new)) = (&trust.connect, connect) {
+            own.set(Arc::clone(new));
+        }
+    }
+}
+
+fn is_same(one: &Secret, other: &Secret) -> bool {
+    one.prove(&[b"same"]) == other.prove(&[b"same"])
+}
+
 /// Starts a node in the current Tokio runtime.
 pub(crate) async fn start(
     seat: Seat,
     folder: PathBuf,
-    client_secrets: &[highwater_protocol::Secret],
+    client_secrets: &[Secret],
     tls: Option<Arc<ServerConfig>>,
 ) -> Result<Running, ClusterError> {
     let Seat { file, slot, .. } = &seat;
     let entry = file.node(*slot);
     let entry = entry.ok_or(ClusterError::NoSuchSlot { slot: *slot })?;
-    let same = |client: &highwater_protocol::Secret| {
-        client.prove(&[b"same"]) == file.peer_secret().prove(&[b"same"])
-    };
+    let same = |client: &Secret| is_same(client, file.peer_secret());
     if client_secrets.iter().any(same) {
         return Err(ClusterError::SameSecret);
     }
@@ -102,8 +131,8 @@ pub(crate) async fn start(
         domain: file.identity(),
         secret: file.peer_secret().clone(),
         common: file.common(),
-        accept: tls,
-        connect: seat.peer_tls.clone(),
+        accept: tls.map(|tls| Arc::new(Swap::new(tls))),
+        connect: seat.peer_tls.clone().map(|tls| Arc::new(Swap::new(tls))),
     });
     let opened = {
         let (file, folder) = (file.clone(), folder.clone());
@@ -120,6 +149,7 @@ pub(crate) async fn start(
     let seed = system::hash_seed().map_err(|error| ClusterError::Io(io::Error::other(error)))?;
     let machine = Machine::seeded(rules::limits(), file.first_token(), seed);
     let desk = Arc::new(Desk::new(file.identity(), member.slot, machine));
+    let writes = Arc::clone(&log.writes);
     let replica = Replica::new(Arc::clone(&desk), seed, snapshots);
     let network = Network::new(Arc::clone(&trust), member);
     let config = Arc::new(config(seat.snapshot_every.get().into())?);
@@ -132,6 +162,7 @@ pub(crate) async fn start(
     let (proposer, watcher) = (Arc::clone(&node), Arc::clone(&node));
     Ok(Running {
         desk,
+        writes,
         slot: member.slot,
         peer_addr,
         tasks: vec![
@@ -309,9 +340,6 @@ pub enum ClusterError {
     /// A node keeps its part of the replicated log in a data directory. Give one.
     #[error("a node of a cluster needs a data directory")]
     InMemory,
-    /// A node has no listener for operators yet. Leave it out, and use `highwater cluster status`.
-    #[error("a node of a cluster cannot have an admin listener yet")]
-    Admin,
     /// The limits of locks and the first token decide what the log means, so they are the same on all
     /// nodes and come with the cluster. Leave them out.
     #[error("the limits of locks and the first token are those of the cluster")]

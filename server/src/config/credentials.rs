@@ -66,6 +66,9 @@ pub struct Credentials {
     pub admin_tokens: Vec<AdminToken>,
     /// The certificate and its key, if TLS is on.
     pub tls: Option<Arc<ServerConfig>>,
+    /// How a node of a cluster knows the others, if TLS is on.
+    #[cfg(feature = "cluster")]
+    pub peer_tls: Option<Arc<rustls::ClientConfig>>,
 }
 
 /// The secrets that stood in the environment.
@@ -176,6 +179,16 @@ impl Effective {
                 }
             }
         }
+        #[cfg(feature = "cluster")]
+        if let Some(path) = &config.peer_tls_ca {
+            match tls_client_from_pem_file(path) {
+                Ok(tls) => credentials.peer_tls = Some(tls),
+                Err(error) => {
+                    let origin = self.origin("peer-tls-ca");
+                    complaints.add("peer-tls-ca", &origin, with_causes(&error));
+                }
+            }
+        }
         credentials
     }
 
@@ -187,6 +200,9 @@ impl Effective {
         #[cfg(feature = "cluster")]
         if let (Some(path), Some(slot)) = (&config.cluster, config.cluster_slot) {
             builder = self.take_seat(builder, path, slot, complaints);
+            if let Some(tls) = &credentials.peer_tls {
+                builder = builder.peer_tls(Arc::clone(tls));
+            }
         }
         // A node listens where the cluster file says, if nothing else is said here.
         if config.cluster.is_none() || self.origin("listen") != Origin::default() {
@@ -258,15 +274,6 @@ impl Effective {
         match resolve(peers) {
             Ok(listen) => builder = builder.peer_listen(listen),
             Err(wrong) => complaints.add("peer-listen", &self.origin("peer-listen"), wrong),
-        }
-        if let Some(path) = &self.config().peer_tls_ca {
-            match tls_client_from_pem_file(path) {
-                Ok(tls) => builder = builder.peer_tls(tls),
-                Err(error) => {
-                    let origin = self.origin("peer-tls-ca");
-                    complaints.add("peer-tls-ca", &origin, with_causes(&error));
-                }
-            }
         }
         builder
     }

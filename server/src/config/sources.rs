@@ -332,12 +332,6 @@ fn in_cluster(config: &Config, default: &Config) -> Vec<(&'static str, &'static 
     if config.in_memory {
         wrong.push(("in-memory", "a node of a cluster needs a data directory"));
     }
-    if config.admin.is_some() {
-        wrong.push((
-            "admin",
-            "a node of a cluster has no listener for operators yet: use `highwater cluster status`",
-        ));
-    }
     if config.tls_cert.is_some() && config.peer_tls_ca.is_none() {
         wrong.push(("tls-cert", "on a node of a cluster it needs peer-tls-ca"));
     }

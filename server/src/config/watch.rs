@@ -26,6 +26,7 @@ impl Watch {
             .iter()
             .chain(&config.admin_token_files);
         let files = tokens.chain(&config.tls_cert).chain(&config.tls_key);
+        let files = files.chain(&config.peer_tls_ca);
         let files = files.map(|path| (path.clone(), look(path)));
         Self {
             files: files.collect(),

@@ -121,6 +121,25 @@ pub(crate) struct Forced {
     pub(crate) ended: Vec<Ended>,
 }
 
+/// Why a force-release did nothing, or why nobody knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "cluster"),
+    expect(dead_code, reason = "most of it only happens to nodes of a cluster")
+)]
+pub(crate) enum NotForced {
+    /// No token is left, or none that is reserved yet.
+    NoToken,
+    /// The node of this slot leads, and decides.
+    Elsewhere { leader: u8 },
+    /// Nobody leads, or nobody knows.
+    NoLeader,
+    /// Too much waits to be decided.
+    Busy,
+    /// It is in a log, and may have come about or may do so yet.
+    Unknown,
+}
+
 impl Desk {
     pub(crate) fn readings(&self) -> Readings {
         let state = self.state();
@@ -149,21 +168,20 @@ impl Desk {
         Lock::of(&state.machine, self.clock.timestamp(), key, from_slot, most)
     }
 
-    /// Ends whatever holds a key and burns a token, or `None` if no token is left, or none that is
-    /// reserved yet. Who waits gets the lock in the same step.
-    pub(crate) fn force_release(&self, key: Key) -> Option<Forced> {
+    /// Ends whatever holds a key and burns a token. Who waits gets the lock in the same step.
+    pub(crate) fn force_release(&self, key: Key) -> Result<Forced, NotForced> {
         let mut state = self.state();
         let now = self.clock.timestamp();
         if !state.may_take_token() {
-            return None;
+            return Err(NotForced::NoToken);
         }
         let outcome = state.apply(now, Operation::ForceRelease { key });
         let forced = match outcome {
             Outcome::ForceReleased { burned, ended } => {
                 state.tally.forced += 1;
-                Some(Forced { burned, ended })
+                Ok(Forced { burned, ended })
             }
-            _ => None,
+            _ => Err(NotForced::NoToken),
         };
         self.after_change(state);
         forced

@@ -9,6 +9,8 @@ mod tally;
 mod text;
 mod traffic;
 
+#[cfg(feature = "cluster")]
+pub(crate) use self::histogram::{Histogram, SharedHistogram};
 pub(crate) use self::tally::{Tally, micros};
 pub(crate) use self::text::Page;
 pub(crate) use self::traffic::{Closed, Traffic};
@@ -25,6 +27,10 @@ pub(crate) fn page(shared: &Shared) -> String {
     connections(&mut page, shared);
     locks(&mut page, shared);
     storage(&mut page, shared);
+    #[cfg(feature = "cluster")]
+    if let Some(running) = shared.desk.cluster() {
+        crate::cluster::metrics(&mut page, running);
+    }
     admin(&mut page, shared);
     limits(&mut page, shared);
     page.into_text()

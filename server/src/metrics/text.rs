@@ -1,6 +1,6 @@
 //! Writes numbers in the text format of Prometheus, version 0.0.4.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use super::histogram::Histogram;
 
@@ -17,7 +17,7 @@ impl Page {
         self.line(format_args!("{name} {value}"));
     }
 
-    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
+    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.head(name, help, "gauge");
         self.line(format_args!("{name} {value}"));
     }
@@ -34,12 +34,12 @@ impl Page {
     }
 
     /// One gauge for each value of a label.
-    pub(crate) fn gauges<'a>(
+    pub(crate) fn gauges(
         &mut self,
         name: &str,
         help: &str,
         label: &str,
-        values: impl IntoIterator<Item = (&'a str, u64)>,
+        values: impl IntoIterator<Item = (impl Display, impl Display)>,
     ) {
         self.family(name, help, "gauge", label, values);
     }
@@ -62,13 +62,13 @@ impl Page {
         self.0
     }
 
-    fn family<'a>(
+    fn family(
         &mut self,
         name: &str,
         help: &str,
         kind: &str,
         label: &str,
-        values: impl IntoIterator<Item = (&'a str, u64)>,
+        values: impl IntoIterator<Item = (impl Display, impl Display)>,
     ) {
         self.head(name, help, kind);
         for (of, value) in values {

@@ -6,6 +6,7 @@
     reason = "in a test a panic is the failure report"
 )]
 
+mod admin;
 mod begin;
 mod client;
 mod leaders;

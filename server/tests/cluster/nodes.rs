@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_server::cluster::{self, ClusterFile, NodeAddresses, NodeRole};
-use highwater_server::{Builder, Secret, Server, StartError};
+use highwater_server::{Admin, Builder, Secret, Server, StartError};
 use rustls::{ClientConfig, ServerConfig};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -114,6 +114,7 @@ impl Nodes {
             .cluster(self.file.clone(), slot)
             .listen(any)
             .peer_listen(any)
+            .admin(Admin::on(any))
             .data_dir(self.data_dir(slot))
             .client_token(Secret::new(TOKEN).unwrap());
         let builder = builder.snapshot_every(self.snapshot_every);

@@ -121,3 +121,30 @@ async fn garbage_at_the_door_of_peers_harms_nobody() {
     let mut client = nodes.client(leader).await;
     client.lock("k", 0, 10).await;
 }
+
+/// New certificates are taken over without a restart, between nodes too.
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_of_nodes_change_while_they_run() {
+    let (old, new) = (tls(), tls());
+    let nodes = Nodes::fresh_with(3, Some(old.clone())).await;
+    let known_by = async |tls: &Tls| {
+        let status = cluster::status(&nodes.file, 0, Some(Arc::clone(&tls.1))).await;
+        status.is_ok()
+    };
+    assert!(known_by(&old).await && !known_by(&new).await);
+    for slot in 0..3 {
+        let mut credentials = highwater_server::config::Credentials::default();
+        credentials.client_tokens = vec![highwater_server::Secret::new(TOKEN).unwrap()];
+        credentials.tls = Some(Arc::clone(&new.0));
+        credentials.peer_tls = Some(Arc::clone(&new.1));
+        nodes
+            .server(slot)
+            .replace_credentials(&credentials)
+            .unwrap();
+    }
+    assert!(known_by(&new).await && !known_by(&old).await);
+    // They know each other by them.
+    let begun = cluster::init(&nodes.file, 0, Some(Arc::clone(&new.1))).await;
+    begun.unwrap();
+    nodes.leader().await;
+}

@@ -6,7 +6,7 @@ use highwater_lock::{
 use highwater_protocol::{Reply, RequestNumber};
 
 use super::reign::{Reign, Then};
-use super::{Away, Role, State};
+use super::{Away, State};
 use crate::outbox::UnsentGrant;
 use crate::translate::{self, Asked, Misfit};
 
@@ -17,11 +17,9 @@ impl State {
             operation,
             Operation::Acquire { .. } | Operation::AcquireSlot { .. }
         );
-        let away = match self.role {
-            Role::Following(slot) => Some(Away::Moved(slot)),
-            Role::Leaderless => Some(Away::NoLeader),
-            Role::Leading { .. } if self.draining && acquires => Some(Away::NotActive),
-            Role::Leading { .. } => None,
+        let away = match self.elsewhere_unless_leading() {
+            None if self.draining && acquires => Some(Away::NotActive),
+            away => away,
         };
         let full = self.reign.as_ref().is_some_and(Reign::is_full);
         match (away, then.client()) {
@@ -88,6 +86,7 @@ impl State {
                     reign.map(|reign| reign.left(waiter));
                 }
             },
+            Then::Forced { order } => self.forced(order, outcome),
             Then::Answer { connection, asked } => self.answer(now, connection, asked, outcome),
             Then::Cancelled {
                 connection,

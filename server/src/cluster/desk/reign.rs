@@ -26,6 +26,10 @@ pub(super) enum Then {
     Forgotten {
         waiter: WaiterId,
     },
+    /// An operator waits for it.
+    Forced {
+        order: u64,
+    },
     Answer {
         connection: ConnectionId,
         asked: Asked,
@@ -47,7 +51,7 @@ impl Then {
     /// Whose request it is.
     pub(super) fn client(&self) -> Option<(ConnectionId, RequestNumber)> {
         match self {
-            Self::Nothing | Self::Ticked | Self::Forgotten { .. } => None,
+            Self::Nothing | Self::Ticked | Self::Forgotten { .. } | Self::Forced { .. } => None,
             Self::Answer { connection, asked }
             | Self::Cancelled {
                 connection, asked, ..
@@ -56,6 +60,11 @@ impl Then {
                 connection, asked, ..
             } => Some((*connection, asked.id)),
         }
+    }
+
+    /// Whether nobody has asked for it, so that it has to be done whoever has gone.
+    fn is_own(&self) -> bool {
+        self.client().is_none() && !matches!(self, Self::Forced { .. })
     }
 }
 
@@ -120,6 +129,11 @@ impl Reign {
         self.wishes.len() >= MOST_WISHES
     }
 
+    /// What waits for the proposer, and the batches without an outcome.
+    pub(super) fn under_way(&self) -> (usize, usize) {
+        (self.wishes.len(), self.proposed.len())
+    }
+
     pub(super) fn is_ticking(&self) -> bool {
         self.ticking
     }
@@ -169,6 +183,7 @@ impl State {
         }
         tracing::info!(?role, "who leads has changed");
         self.role = role;
+        self.numbers.led_by(role);
         match (role, &mut self.reign) {
             (Role::Leading { term }, Some(reign)) if reign.term == term => reign.ended = None,
             (Role::Leading { term }, _) => self.begin_reign(now, term),
@@ -205,22 +220,48 @@ impl State {
     /// Nothing was proposed for them: they may ask the other leader. What nobody has asked for stays.
     fn turn_away_wishes(&mut self) {
         let away = self.elsewhere();
-        let mut clients = Vec::new();
+        self.give_up(away, |_| true);
+    }
+
+    /// Turns away those whose wishes satisfy this.
+    fn give_up(&mut self, away: Away, is_given_up: impl Fn(&Wish) -> bool) {
+        let mut given_up = Vec::new();
         if let Some(reign) = &mut self.reign {
             reign.wishes.retain(|wish| {
-                clients.extend(wish.then.client());
-                wish.then.client().is_none()
+                let stays = wish.then.is_own() || !is_given_up(wish);
+                if !stays {
+                    given_up.push(wish.then.clone());
+                }
+                stays
             });
         }
-        for (connection, id) in clients {
-            self.turn_away(connection, id, away);
+        for then in given_up {
+            self.turn_asker_away(&then, away);
+        }
+    }
+
+    /// Tells whoever asked for something that it will certainly not come about.
+    fn turn_asker_away(&mut self, then: &Then, away: Away) {
+        match then {
+            Then::Forced { order } => self.turn_operator_away(*order, away),
+            then => {
+                if let Some((connection, id)) = then.client() {
+                    self.turn_away(connection, id, away);
+                }
+            }
         }
     }
 
     fn elsewhere(&self) -> Away {
+        self.elsewhere_unless_leading().unwrap_or(Away::NoLeader)
+    }
+
+    /// What whoever asks for something is told if this node does not lead.
+    pub(super) fn elsewhere_unless_leading(&self) -> Option<Away> {
         match self.role {
-            Role::Following(slot) => Away::Moved(slot),
-            Role::Leading { .. } | Role::Leaderless => Away::NoLeader,
+            Role::Following(slot) => Some(Away::Moved(slot)),
+            Role::Leaderless => Some(Away::NoLeader),
+            Role::Leading { .. } => None,
         }
     }
 
@@ -228,6 +269,8 @@ impl State {
     /// never be granted if that is `certain`.
     pub(super) fn end_reign(&mut self, certain: Option<Away>) {
         self.turn_away_wishes();
+        // Their orders were proposed.
+        self.operators.clear();
         let reign = self.reign.take();
         let proposed = reign.iter().flat_map(|reign| reign.proposed.values());
         let proposed = proposed.flat_map(|proposed| proposed.thens.iter());
@@ -259,7 +302,7 @@ impl State {
                 break;
             };
             bytes += weight(&operation);
-            if then.client().is_none() {
+            if then.is_own() {
                 own.push((operation.clone(), then.clone()));
             }
             operations.push(operation);
@@ -269,6 +312,7 @@ impl State {
             return None;
         }
         reign.batches += 1;
+        self.numbers.commands.record(operations.len() as u64);
         let number = reign.batches;
         let at = now;
         reign.proposed.insert(number, Proposed { at, thens, own });
@@ -289,7 +333,6 @@ impl State {
         let Some(Proposed { thens, own, .. }) = reign.proposed.remove(&number) else {
             return;
         };
-        let clients = thens.iter().filter_map(Then::client);
         match fate {
             Fate::Refused => {
                 // Ours to do, whoever has gone: as soon as it is possible again.
@@ -301,16 +344,21 @@ impl State {
                         then,
                     });
                 }
-                for (connection, id) in clients {
-                    self.turn_away(connection, id, away);
+                for then in &thens {
+                    self.turn_asker_away(then, away);
                 }
             }
             Fate::Unknown => {
                 if thens.iter().any(|then| matches!(then, Then::Ticked)) {
                     reign.ticking = false;
                 }
-                for (connection, id) in clients {
-                    self.nobody_knows(connection, id);
+                for then in &thens {
+                    if let Then::Forced { order } = then {
+                        self.operators.remove(order);
+                    }
+                    if let Some((connection, id)) = then.client() {
+                        self.nobody_knows(connection, id);
+                    }
                 }
             }
         }
@@ -349,18 +397,8 @@ impl State {
     }
 
     fn give_up_wishes(&mut self, now: Timestamp) {
-        let mut late = Vec::new();
-        if let Some(reign) = &mut self.reign {
-            reign.wishes.retain(|wish| {
-                let is_late = now.saturating_since(wish.at) >= PATIENCE;
-                let client = wish.then.client().filter(|_| is_late);
-                late.extend(client);
-                client.is_none()
-            });
-        }
-        for (connection, id) in late {
-            self.turn_away(connection, id, Away::NoLeader);
-        }
+        let is_late = |wish: &Wish| now.saturating_since(wish.at) >= PATIENCE;
+        self.give_up(Away::NoLeader, is_late);
     }
 
     fn give_up_proposed(&mut self, now: Timestamp) {
@@ -412,7 +450,7 @@ impl State {
 }
 
 /// How long a proposal may stay without an outcome. Clients give a release up after two seconds.
-const PATIENCE: Duration = Duration::from_millis(1_200);
+pub(super) const PATIENCE: Duration = Duration::from_millis(1_200);
 /// How many requests may wait for the proposer.
 const MOST_WISHES: usize = 50_000;
 /// How many commands one entry carries at most.

@@ -11,6 +11,7 @@ use highwater_protocol::{
 use tokio::time::advance;
 
 use super::*;
+use crate::desk::NotForced;
 use crate::outbox::Outbox;
 
 fn slot(number: u8) -> Slot {
@@ -301,4 +302,57 @@ async fn the_end_of_a_lease_is_proposed_once_by_the_leader() {
     all.iter()
         .for_each(|desk| desk.apply(tick.clone()).unwrap());
     assert!(!is_held(&leader, "k") && !is_held(&other, "k"));
+}
+
+/// An order that was turned away was not done, and is not done later either.
+#[tokio::test(start_paused = true)]
+async fn an_order_of_an_operator_is_done_once_or_not_at_all() {
+    let desk = desk(0);
+    let key = || Key::new("k").unwrap();
+    let early = desk.force_release(key()).await;
+    assert_eq!(early, Err(NotForced::NoLeader));
+    lead(&desk, 1);
+    let peer = Peer::of(&desk);
+    peer.acquire(&desk, 1, "k", 0);
+    commit(&desk, &[&desk]);
+    let token = peer.token();
+
+    // Asked for and not proposed.
+    let mut order = std::pin::pin!(desk.force_release(key()));
+    assert!(futures_util::poll!(&mut order).is_pending());
+    desk.look(Role::Following(slot(2)));
+    assert_eq!(order.await, Err(NotForced::Elsewhere { leader: 2 }));
+
+    // Proposed and refused: it never came into a log.
+    lead(&desk, 3);
+    commit(&desk, &[&desk]);
+    let mut order = std::pin::pin!(desk.force_release(key()));
+    assert!(futures_util::poll!(&mut order).is_pending());
+    let batch = desk.next_batch().unwrap();
+    desk.look(Role::Leaderless);
+    desk.settle(3, batch.number, Fate::Refused);
+    assert_eq!(order.await, Err(NotForced::NoLeader));
+    lead(&desk, 3);
+    assert_eq!(commit(&desk, &[&desk]), []);
+    assert!(is_held(&desk, "k"));
+
+    // Proposed and cut off, or without an outcome in time: nobody knows.
+    for cut_off in [true, false] {
+        let mut order = std::pin::pin!(desk.force_release(key()));
+        assert!(futures_util::poll!(&mut order).is_pending());
+        let batch = desk.next_batch().unwrap();
+        match cut_off {
+            true => desk.settle(3, batch.number, Fate::Unknown),
+            false => advance(Duration::from_millis(1_300)).await,
+        }
+        assert_eq!(order.await, Err(NotForced::Unknown));
+    }
+
+    let mut order = std::pin::pin!(desk.force_release(key()));
+    assert!(futures_util::poll!(&mut order).is_pending());
+    commit(&desk, &[&desk]);
+    let forced = order.await.unwrap();
+    assert_eq!(forced.ended[0].token, token);
+    assert!(forced.burned > token);
+    assert!(!is_held(&desk, "k"));
 }

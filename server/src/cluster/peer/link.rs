@@ -103,7 +103,7 @@ impl Link {
                 let host = self.address.rsplit_once(':').map_or("", |(host, _)| host);
                 let host = host.trim_start_matches('[').trim_end_matches(']');
                 let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-                let connector = TlsConnector::from(Arc::clone(config));
+                let connector = TlsConnector::from(config.get());
                 Box::new(connector.connect(name, tcp).await?)
             }
         };

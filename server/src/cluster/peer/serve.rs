@@ -85,7 +85,7 @@ async fn enter(node: &Node, tcp: TcpStream) -> Result<(Box<dyn Stream>, Caller),
     let mut stream: Box<dyn Stream> = match &trust.accept {
         None => Box::new(tcp),
         Some(config) => {
-            let acceptor = TlsAcceptor::from(Arc::clone(config));
+            let acceptor = TlsAcceptor::from(config.get());
             Box::new(acceptor.accept(tcp).await?)
         }
     };

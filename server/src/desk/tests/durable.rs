@@ -233,7 +233,11 @@ async fn after_an_orderly_end_only_what_remains_is_waited_for() {
     holder.acquires(&first.desk, 5, &["apple"], 0, 60);
     assert_eq!(holder.replies()[1..], [not_active(4), not_active(5)]);
     let key = Key::new("plum").unwrap();
-    assert_eq!(first.desk.force_release(key), None, "it would come again");
+    assert_eq!(
+        first.desk.force_release(key),
+        Err(NotForced::NoToken),
+        "it would come again"
+    );
     let last = first.store().unwrap();
     assert_eq!(last.horizon, seconds(10));
     assert_eq!(last.bound.get(), pear + 1);
@@ -549,7 +553,7 @@ async fn a_force_release_burns_no_token_that_is_not_reserved_or_set_aside() {
     let first = holder.takes(&mut world, 1, "apple", 60);
     waiter.acquires(&world.desk, 1, &["apple"], 100, 60);
     let key = || Key::new("apple").unwrap();
-    assert_eq!(world.desk.force_release(key()), None);
+    assert_eq!(world.desk.force_release(key()), Err(NotForced::NoToken));
     assert_eq!(waiter.replies(), []);
     world.store();
     let forced = world.desk.force_release(key()).unwrap();

@@ -1,0 +1,140 @@
+//! The numbers of a node, beside those that a single server has too.
+//!
+//! Their names are promised in `docs/metrics.md`.
+
+use openraft::async_runtime::WatchReceiver as _;
+
+use super::start::Running;
+use super::status::NodeRole;
+use super::types::Member;
+use crate::metrics::Page;
+
+/// Writes them.
+pub(crate) fn metrics(page: &mut Page, running: &Running) {
+    roles(page, running);
+    entries(page, running);
+    proposals(page, running);
+}
+
+fn roles(page: &mut Page, running: &Running) {
+    let status = running.node.status();
+    let roles = [
+        ("leader", NodeRole::Leader),
+        ("follower", NodeRole::Follower),
+        ("leaderless", NodeRole::Leaderless),
+    ];
+    page.gauges(
+        "highwater_cluster_role",
+        "1 for what this node is, 0 for what it is not.",
+        "role",
+        roles.map(|(name, role)| (name, u8::from(status.role == role))),
+    );
+    page.gauges(
+        "highwater_cluster_node_info",
+        "The generation of this node; the label tells its slot.",
+        "slot",
+        [(status.slot, status.generation)],
+    );
+    page.gauge(
+        "highwater_cluster_leader",
+        "The slot of the leader, or -1 if none is known.",
+        status.leader.map_or(-1, i64::from),
+    );
+    page.gauge(
+        "highwater_cluster_term",
+        "The term: each election has a higher one.",
+        status.term,
+    );
+    page.gauge(
+        "highwater_cluster_voters",
+        "How many nodes vote.",
+        status.voters.len(),
+    );
+    let numbers = running.desk.leading().numbers;
+    page.counter(
+        "highwater_cluster_leader_changes_total",
+        "How often this node found that another node leads, or this one.",
+        numbers.leaders,
+    );
+    page.counter(
+        "highwater_cluster_reigns_total",
+        "How often this node began to lead.",
+        numbers.reigns,
+    );
+}
+
+fn entries(page: &mut Page, running: &Running) {
+    let metrics = running.node.raft().metrics();
+    let (last, committed, applied, snapshot, followers) = {
+        let metrics = metrics.borrow_watched();
+        let last = metrics.last_log_index.unwrap_or(0);
+        let index = |id: &Option<_>| id.as_ref().map_or(0, super::types::LogId::index);
+        let replication = metrics.replication.iter().flatten();
+        let followers: Vec<(Member, u64)> = replication
+            .filter_map(|(id, matched)| Some((Member::from_id(*id)?, index(matched))))
+            .filter(|(follower, _)| *follower != running.node.member())
+            .collect();
+        (
+            last,
+            index(&metrics.local_committed),
+            index(&metrics.last_applied),
+            index(&metrics.snapshot),
+            followers,
+        )
+    };
+    page.gauge(
+        "highwater_cluster_last_entry",
+        "The last entry of the log of this node.",
+        last,
+    );
+    page.gauge(
+        "highwater_cluster_committed_entry",
+        "The last entry that it knows to be agreed on.",
+        committed,
+    );
+    page.gauge(
+        "highwater_cluster_applied_entry",
+        "The last entry that its locks contain.",
+        applied,
+    );
+    page.gauge(
+        "highwater_cluster_snapshot_entry",
+        "The last entry that its snapshot contains.",
+        snapshot,
+    );
+    let behind = followers.iter();
+    page.gauges(
+        "highwater_cluster_behind_entries",
+        "On the leader: by how many entries each other node is behind, as far as is known.",
+        "slot",
+        behind.map(|(follower, matched)| (follower.slot.get(), last.saturating_sub(*matched))),
+    );
+}
+
+fn proposals(page: &mut Page, running: &Running) {
+    let leading = running.desk.leading();
+    page.gauge(
+        "highwater_cluster_asked",
+        "Requests that wait to be proposed.",
+        leading.asked,
+    );
+    page.gauge(
+        "highwater_cluster_proposed",
+        "Batches that were proposed and have no outcome yet.",
+        leading.proposed,
+    );
+    page.histogram(
+        "highwater_cluster_batch_commands",
+        "Commands in the batches that this node proposed.",
+        &leading.numbers.commands,
+        1,
+    );
+    page.histogram(
+        "highwater_cluster_log_write_seconds",
+        "How long each write of the log took, with its sync.",
+        &running.writes.read(),
+        MICROS_PER_SECOND,
+    );
+}
+
+const MICROS_PER_SECOND: u32 = 1_000_000;
