@@ -73,10 +73,11 @@ async fn a_force_release_is_agreed_on_and_only_the_leader_takes_it() {
         1.0
     );
     // All nodes know of it.
+    let shown = next.get().to_string();
     eventually("the follower knows the next holder", async || {
         let path = "/v1/locks/stock%2Fapple";
         let (_, lock) = json(nodes.server(follower), "GET", path).await;
-        (lock["holders"][0]["token"] == next.get().to_string()).then_some(())
+        (lock["holders"][0]["token"] == *shown).then_some(())
     })
     .await;
     let late = holder.release("stock/apple", token).await;
