@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use highwater_server::cluster::{
-    self, ClusterFile, ClusterFileError, NodeAddresses, NodeRole, NodeStatus, OperatorError,
+    self, ClusterFile, ClusterFileError, ClusterMode, NodeAddresses, NodeRole, NodeStatus,
+    OperatorError,
 };
 use highwater_server::{TlsError, tls_client_from_pem_file};
 use rustls::ClientConfig;
@@ -18,7 +19,7 @@ use rustls::ClientConfig;
 /// Make a cluster of three or five nodes, begin it, and look after it.
 ///
 /// The nodes agree on every grant, release and expiry before it is answered; locks and tokens
-/// survive as long as a majority of the data directories does.
+/// survive as long as a majority of the data directories does, or of the processes with --volatile.
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -56,6 +57,12 @@ struct New {
     /// five; the first one has slot 0.
     #[arg(long = "node", value_name = "CLIENTS,PEERS", required = true, value_parser = node)]
     nodes: Vec<NodeAddresses>,
+    /// Keep nothing on disk but a mark that the identity is used. Locks survive as long as a majority of
+    /// the processes does; a process that starts again is a new node, which takes its slot over by
+    /// itself. Restart one at a time: if a majority goes at once, the cluster is dead and needs to be made
+    /// anew.
+    #[arg(long)]
+    volatile: bool,
 }
 
 /// Begin a cluster, once in its life, when all of its nodes have been started.
@@ -73,7 +80,9 @@ struct Init {
 
 /// Show what each node is and how far it has come.
 ///
-/// Fails if no node leads.
+/// The line of the leader ends with `whole` if any one node may go: all are there, have caught up, and know
+/// of each other. Fails if no node leads, and says so if none ever will: `dead` is a volatile cluster of which a
+/// majority has lost its memory.
 #[derive(Args)]
 struct Status {
     #[command(flatten)]
@@ -168,7 +177,11 @@ pub(crate) fn run(options: Options) -> Result<(), ClusterError> {
 }
 
 fn make(new: &New) -> Result<(), ClusterError> {
-    let made = ClusterFile::create(&new.folder, &new.nodes)?;
+    let mode = match new.volatile {
+        true => ClusterMode::Volatile,
+        false => ClusterMode::Durable,
+    };
+    let made = ClusterFile::create_as(mode, &new.folder, &new.nodes)?;
     say(&format!(
         "identity {}\ncluster file {}\npeer secret {}\nclient token {}\n",
         made.identity,
@@ -210,9 +223,12 @@ async fn show(options: &Status) -> Result<(), ClusterError> {
         }
         say(&lines)?;
     }
-    match nodes.iter().any(|node| node.role == NodeRole::Leader) {
-        true => Ok(()),
-        false => Err(ClusterError::NoLeader),
+    let leads = nodes.iter().any(|node| node.role == NodeRole::Leader);
+    let dead = nodes.iter().any(|node| node.dead);
+    match (leads, dead) {
+        (true, _) => Ok(()),
+        (false, true) => Err(ClusterError::Dead),
+        (false, false) => Err(ClusterError::NoLeader),
     }
 }
 
@@ -220,12 +236,13 @@ fn line(status: &NodeStatus) -> String {
     let role = match status.role {
         NodeRole::Leader => "leader",
         NodeRole::Follower => "follower",
+        NodeRole::Joining => "joining",
         _ if !status.begun => "not begun",
         _ => "leaderless",
     };
     let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
-    format!(
-        "slot {} generation {} {role} term {} entries {} applied {} held {} waiting {}\n",
+    let mut line = format!(
+        "slot {} generation {} {role} term {} entries {} applied {} held {} waiting {}",
         status.slot,
         status.generation,
         status.term,
@@ -233,7 +250,17 @@ fn line(status: &NodeStatus) -> String {
         number(status.applied),
         status.held_keys,
         status.waiters
-    )
+    );
+    if let Some(waits_for) = &status.waits_for {
+        line.push_str(&format!(" waits for {waits_for}"));
+    }
+    if status.whole {
+        line.push_str(" whole");
+    }
+    if status.dead {
+        line.push_str(" dead");
+    }
+    line + "\n"
 }
 
 async fn leader(file: &ClusterFile, tls: &Tls) -> Result<u8, ClusterError> {
@@ -296,6 +323,10 @@ pub(crate) enum ClusterError {
     Tls(#[from] TlsError),
     #[error("no node leads")]
     NoLeader,
+    #[error(
+        "the cluster is dead: a majority of its nodes has lost its memory; make a new one with `highwater cluster new`"
+    )]
+    Dead,
     #[error("the new node of slot {slot} has not caught up; start it, and wait for it again")]
     NotThere { slot: u8 },
     #[error("the system refuses what the command needs")]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use highwater_server::cluster::LOG_FILTER;
 use highwater_server::config::{Config, Effective, LogFormat, Prepared, Watch};
-use highwater_server::{Server, StartError};
+use highwater_server::{Readiness, Server, StartError};
 use tokio::time::{Instant, sleep_until};
 use tracing_subscriber::EnvFilter;
 
@@ -88,7 +88,10 @@ async fn serve(prepared: Prepared) -> Result<(), ServeError> {
     announce(&server);
     let signal = tokio::select! {
         signal = attend(&server, &effective, &mut signals) => signal,
-        () = server.failed() => return Err(ServeError::Failed),
+        () = server.failed() => return Err(match server.readiness() {
+            Readiness::Displaced => ServeError::Displaced,
+            _ => ServeError::Failed,
+        }),
     };
     tracing::info!(signal, "shutting down");
     tokio::select! {
@@ -164,6 +167,8 @@ pub(crate) enum ServeError {
     Configure(#[from] ConfigureError),
     #[error("the server has ended by itself; see the log")]
     Failed,
+    #[error("another process has taken the slot of this one over; see the log")]
+    Displaced,
     #[error("the server did not start")]
     Start(#[from] StartError),
     #[error("the system refuses what the server needs")]

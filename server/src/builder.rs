@@ -78,7 +78,8 @@ impl Builder {
     ///
     /// Every grant, release, extension and expiry is then decided by a majority of the nodes, and the
     /// locks survive every restart: the [`Builder::data_dir`], which a node must have, keeps the
-    /// replicated log. Tokens belong to the domain of the cluster. The limits of locks and the first
+    /// replicated log. Only a node of a [volatile](crate::cluster::ClusterMode) cluster has none, and locks
+    /// survive there as long as a majority of the processes does. Tokens belong to the domain of the cluster. The limits of locks and the first
     /// token are those of the cluster. A new cluster begins with [`cluster::init`](crate::cluster::init).
     ///
     /// Clients are listened for at the address that the file has, if it is one of numbers, until
@@ -254,9 +255,9 @@ impl Builder {
         if let Some(token) = self.first_token.filter(|token| *token > HIGHEST_STORED) {
             return Err(StartError::FirstTokenOutOfRange { token });
         }
-        let Some(storage) = self.storage.clone() else {
+        if self.storage.is_none() && !self.is_node() {
             return Err(StartError::StorageNotChosen);
-        };
+        }
         let listen_error = |source| StartError::Listen {
             address: self.listen,
             source,
@@ -269,7 +270,7 @@ impl Builder {
         };
         #[cfg(feature = "cluster")]
         if let Some(seat) = self.seat.clone() {
-            let desk = self.in_cluster(seat, storage, &secrets).await?;
+            let desk = self.in_cluster(seat, &secrets).await?;
             tracing::info!(
                 %local_addr, domain = %desk.domain(), tls = self.tls.is_some(),
                 authentication = !self.no_auth, "serves clients of the cluster",
@@ -281,7 +282,7 @@ impl Builder {
             domain,
             first_token,
             durable,
-        } = match storage {
+        } = match self.storage.clone().ok_or(StartError::StorageNotChosen)? {
             Storage::Memory => {
                 let (domain, first_token) = self.new_domain()?;
                 Memory {
@@ -316,15 +317,30 @@ impl Builder {
         }
     }
 
+    /// Whether it is to be a node of a cluster; what that keeps is said by the cluster file.
+    fn is_node(&self) -> bool {
+        #[cfg(feature = "cluster")]
+        let is_node = self.seat.is_some();
+        #[cfg(not(feature = "cluster"))]
+        let is_node = false;
+        is_node
+    }
+
+    /// Whether it is to be a node that needs no data directory.
+    pub(crate) fn keeps_nothing(&self) -> bool {
+        #[cfg(feature = "cluster")]
+        let nothing = self.seat.as_ref().is_some_and(Seat::keeps_nothing);
+        #[cfg(not(feature = "cluster"))]
+        let nothing = false;
+        nothing
+    }
+
     #[cfg(feature = "cluster")]
-    async fn in_cluster(
-        &self,
-        seat: Seat,
-        storage: Storage,
-        secrets: &[Secret],
-    ) -> Result<Front, ClusterError> {
-        let Storage::Directory(folder) = storage else {
-            return Err(ClusterError::InMemory);
+    async fn in_cluster(&self, seat: Seat, secrets: &[Secret]) -> Result<Front, ClusterError> {
+        let folder = match self.storage.clone() {
+            Some(Storage::Directory(folder)) => Some(folder),
+            Some(Storage::Memory) => return Err(ClusterError::InMemory),
+            None => None,
         };
         if self.first_token.is_some() || self.limits.locks != Limits::default().locks {
             return Err(ClusterError::Rules);

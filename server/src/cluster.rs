@@ -1,7 +1,9 @@
 //! Several nodes that agree on every grant, release, extension and expiry before they answer.
 //!
 //! The lock machine runs on every node, fed by one replicated log. `desk` is where the requests of
-//! clients meet it; `node` holds a node together; `replica`, `log`, `journal` and `snapshots` are
+//! clients meet it; `presence` is the process, which in a volatile cluster is not a node from its start
+//! on; `node` holds a node together, `succession` is how a new one takes a slot over, `survey` what one
+//! learns by asking the others; `replica`, `log`, `journal` and `snapshots` are
 //! what the consensus engine stores in; `network` and `peer` carry what nodes say to each other;
 //! `batch` and `codec` are the bytes of all that; `file` is what all nodes are told in common.
 //!
@@ -19,22 +21,26 @@ mod desk;
 mod file;
 mod journal;
 mod log;
+mod marks;
 mod metrics;
 mod network;
 mod node;
 mod operator;
 mod peer;
+mod presence;
 mod replica;
 mod rules;
 mod snapshots;
 mod start;
 mod status;
+mod succession;
+mod survey;
 mod types;
 
-pub use self::file::{ClusterFile, ClusterFileError, NewCluster, NodeAddresses};
+pub use self::file::{ClusterFile, ClusterFileError, ClusterMode, NewCluster, NodeAddresses};
 pub(crate) use self::metrics::metrics;
 pub use self::operator::{OperatorError, init, promote, replace, status, step_down};
 pub(crate) use self::rules::SNAPSHOT_EVERY;
 pub use self::start::ClusterError;
 pub(crate) use self::start::{Running, Seat, start};
-pub use self::status::{NodeRole, NodeStatus};
+pub use self::status::{Members, NodeRole, NodeStatus, Place};

@@ -21,6 +21,11 @@ pub enum Readiness {
     /// A node of a cluster that knows of no leader: an election is under way, or there is no
     /// majority.
     NoLeader,
+    /// A node of a volatile cluster of which a majority of the nodes has lost its memory: nothing is
+    /// granted any more. Make a new cluster, with a new identity.
+    MajorityLost,
+    /// Another process has taken the slot of this node over: it ends. Leave the other one in its place.
+    Displaced,
     /// It is about to end: it serves releases and grants nothing any more.
     Draining,
     /// It has found one of its own invariants broken, and ends. See its log.
@@ -41,6 +46,8 @@ impl fmt::Display for Readiness {
             Self::OldLeases { .. } => "waiting for old leases",
             Self::StorageFailed => "storage failed",
             Self::NoLeader => "no leader",
+            Self::MajorityLost => "majority lost",
+            Self::Displaced => "displaced",
             Self::Draining => "draining",
             Self::Failed => "failed",
         })

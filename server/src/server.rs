@@ -115,7 +115,7 @@ impl Server {
     #[cfg(feature = "cluster")]
     pub fn cluster_status(&self) -> Option<crate::cluster::NodeStatus> {
         let running = self.shared.desk.cluster();
-        running.map(|running| running.node.status())
+        running.map(|running| running.presence.status())
     }
 
     /// The domain of all tokens it gives out. An in-memory server has a new one at every start, a
@@ -180,12 +180,12 @@ impl Server {
         let shared = Arc::clone(&self.shared);
         #[cfg(feature = "cluster")]
         if let Some(running) = shared.desk.cluster() {
-            running.node.retire().await;
+            running.presence.retire().await;
             self.phase.send_replace(Phase::Closing);
             let _ = timeout(CLOSING_TIME, &mut self.listener).await;
             // The others would only be told by an engine that has ended that it has.
             running.peers.abort();
-            running.node.end().await;
+            running.presence.end().await;
             let mut written = running.written.clone();
             let free = async move { while written.changed().await.is_ok() {} };
             let _ = timeout(CLOSING_TIME, free).await;

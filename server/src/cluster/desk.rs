@@ -14,6 +14,7 @@ mod force;
 mod inspect;
 mod numbers;
 mod reign;
+mod standing;
 #[cfg(test)]
 mod tests;
 
@@ -30,11 +31,11 @@ use tokio::sync::Notify;
 
 pub(super) use self::reign::Fate;
 use self::reign::{Reign, Then};
+use self::standing::Standing;
 use super::batch::Batch;
 use crate::desk::{Counts, IdInUse, waiter};
 use crate::metrics::Tally;
 use crate::outbox::{Outbox, UnsentGrant};
-use crate::readiness::Readiness;
 use crate::system::Clock;
 use crate::translate::{self, Asked, Task};
 
@@ -69,6 +70,7 @@ struct State {
     operators: BTreeMap<u64, force::Asker>,
     draining: bool,
     failed: bool,
+    standing: Standing,
     tally: Tally,
     numbers: numbers::Numbers,
 }
@@ -111,6 +113,7 @@ impl Desk {
                 operators: BTreeMap::new(),
                 draining: false,
                 failed: false,
+                standing: Standing::default(),
                 tally: Tally::default(),
                 numbers: numbers::Numbers::default(),
             }),
@@ -272,16 +275,6 @@ impl Desk {
 
     pub(crate) fn is_broken(&self) -> bool {
         self.state.is_poisoned()
-    }
-
-    pub(crate) fn readiness(&self) -> Readiness {
-        let state = self.state();
-        match state.role {
-            _ if state.failed => Readiness::StorageFailed,
-            _ if state.draining => Readiness::Draining,
-            Role::Leaderless => Readiness::NoLeader,
-            Role::Leading { .. } | Role::Following(_) => Readiness::Ready,
-        }
     }
 
     fn after_change(&self, state: &State) {

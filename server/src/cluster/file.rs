@@ -4,6 +4,7 @@
 //! identity = "9c…41"              # 64 hexadecimal digits: the fencing domain, and what clients check
 //! first-token = 1764528000000000
 //! peer-secret-file = "peer.secret" # beside this file, if it is no absolute path
+//! mode = "durable"                # or "volatile"
 //!
 //! [[node]]
 //! slot = 0
@@ -32,7 +33,31 @@ pub struct ClusterFile {
     identity: Domain,
     first_token: FencingToken,
     peer_secret: Secret,
+    mode: ClusterMode,
     nodes: Vec<FileNode>,
+}
+
+/// What the nodes of a cluster keep on disk; the same for all of them, and for its whole life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClusterMode {
+    /// The log, the votes and the locks, in a data directory: they survive the end of all processes.
+    #[default]
+    Durable,
+    /// Nothing but a mark: locks survive as long as a majority of the processes does, and a process
+    /// that starts again is a new node, which takes its slot over by itself.
+    Volatile,
+}
+
+impl ClusterMode {
+    const ALL: [Self; 2] = [Self::Durable, Self::Volatile];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Durable => "durable",
+            Self::Volatile => "volatile",
+        }
+    }
 }
 
 /// One line of the file.
@@ -90,11 +115,12 @@ impl ClusterFile {
             identity: parsed.identity,
             first_token: parsed.first_token,
             peer_secret,
+            mode: parsed.mode,
             nodes: parsed.nodes,
         })
     }
 
-    /// Makes the files of a new cluster in a directory: `cluster.toml`, `peer.secret` and
+    /// Makes the files of a new durable cluster in a directory: `cluster.toml`, `peer.secret` and
     /// `client.token`, with an identity and secrets that nobody has had before. The nodes get the
     /// slots 0, 1, 2 and so on in their order.
     ///
@@ -105,13 +131,25 @@ impl ClusterFile {
         folder: impl AsRef<Path>,
         nodes: &[NodeAddresses],
     ) -> Result<NewCluster, ClusterFileError> {
+        Self::create_as(ClusterMode::Durable, folder, nodes)
+    }
+
+    /// The same, for a cluster of this mode.
+    ///
+    /// # Errors
+    /// Those of [`ClusterFile::create`].
+    pub fn create_as(
+        mode: ClusterMode,
+        folder: impl AsRef<Path>,
+        nodes: &[NodeAddresses],
+    ) -> Result<NewCluster, ClusterFileError> {
         let folder = folder.as_ref();
         let random = |error| unreadable(folder, io::Error::other(error));
         let identity = system::new_domain().map_err(random)?;
         // Whoever takes all clusters for one compares tokens across them; see `Builder::in_memory`.
         let first_token = system::unix_micros().and_then(FencingToken::new);
         let first_token = first_token.unwrap_or(FencingToken::MIN);
-        let text = render(identity, first_token, nodes);
+        let text = render(identity, first_token, mode, nodes);
         let paths = NewCluster {
             file: folder.join("cluster.toml"),
             peer_secret: folder.join("peer.secret"),
@@ -140,6 +178,11 @@ impl ClusterFile {
         self.identity
     }
 
+    /// What its nodes keep on disk.
+    pub fn mode(&self) -> ClusterMode {
+        self.mode
+    }
+
     /// The slots and addresses, by slot.
     pub fn nodes(&self) -> impl Iterator<Item = (u8, &NodeAddresses)> {
         let nodes = self.nodes.iter();
@@ -154,6 +197,9 @@ impl ClusterFile {
     pub(super) fn common(&self) -> Vec<u8> {
         let mut common = RULES.to_be_bytes().to_vec();
         common.extend_from_slice(&self.first_token.get().to_be_bytes());
+        if self.mode != ClusterMode::Durable {
+            common.extend_from_slice(self.mode.name().as_bytes());
+        }
         common
     }
 
@@ -181,13 +227,20 @@ struct Parsed {
     identity: Domain,
     first_token: FencingToken,
     secret: PathBuf,
+    mode: ClusterMode,
     nodes: Vec<FileNode>,
 }
 
 fn parse(text: &str) -> Result<Parsed, String> {
     let table = DeTable::parse(text).map_err(|error| error.message().to_owned())?;
     let table = table.get_ref();
-    let known = ["identity", "first-token", "peer-secret-file", "node"];
+    let known = [
+        "identity",
+        "first-token",
+        "peer-secret-file",
+        "mode",
+        "node",
+    ];
     for (name, _) in table.iter() {
         if !known.contains(&&**name.get_ref()) {
             return Err(format!("{} means nothing here", name.get_ref()));
@@ -214,6 +267,16 @@ fn parse(text: &str) -> Result<Parsed, String> {
         identity,
         first_token,
         secret: text_of(table, "peer-secret-file")?.into(),
+        mode: match table.get("mode") {
+            None => ClusterMode::Durable,
+            Some(_) => {
+                let name = text_of(table, "mode")?;
+                let mode = ClusterMode::ALL
+                    .into_iter()
+                    .find(|mode| mode.name() == name);
+                mode.ok_or("mode is durable or volatile".to_owned())?
+            }
+        },
         nodes,
     })
 }
@@ -279,12 +342,19 @@ fn number_of(table: &DeTable<'_>, name: &str) -> Result<u64, String> {
     }
 }
 
-fn render(identity: Domain, first_token: FencingToken, nodes: &[NodeAddresses]) -> String {
+fn render(
+    identity: Domain,
+    first_token: FencingToken,
+    mode: ClusterMode,
+    nodes: &[NodeAddresses],
+) -> String {
+    let mode = mode.name();
     let mut text = format!(
         "# A Highwater cluster. This file is the same on all of its nodes.\n\
          identity = \"{identity}\"\n\
          first-token = {first_token}\n\
-         peer-secret-file = \"peer.secret\"\n"
+         peer-secret-file = \"peer.secret\"\n\
+         mode = \"{mode}\"\n"
     );
     for (slot, node) in nodes.iter().enumerate() {
         let NodeAddresses { clients, peers } = node;
@@ -380,13 +450,21 @@ mod tests {
         assert_eq!(read, nodes);
         let again = ClusterFile::create(folder.path(), &nodes);
         assert!(matches!(again, Err(ClusterFileError::Io { .. })));
+        assert_eq!(file.mode(), ClusterMode::Durable);
+        let other = tempfile::tempdir().unwrap();
+        let volatile = ClusterMode::Volatile;
+        let new = ClusterFile::create_as(volatile, other.path(), &nodes).unwrap();
+        let other = ClusterFile::read(&new.file).unwrap();
+        assert_eq!(other.mode(), volatile);
+        // Nodes of the two modes are strangers.
+        assert_ne!(other.common().len(), file.common().len());
     }
 
     #[test]
     fn what_cannot_be_a_cluster_is_refused_with_the_reason() {
         let domain = Domain::from_bytes([7; 32]);
         let refusal = |nodes: &[NodeAddresses]| {
-            let text = render(domain, FencingToken::MIN, nodes);
+            let text = render(domain, FencingToken::MIN, ClusterMode::Durable, nodes);
             parse(&text).err().unwrap_or_default()
         };
         assert_eq!(refusal(&[node(0), node(1), node(2)]), "");
@@ -401,7 +479,12 @@ mod tests {
         let wrong = refusal(&[node(0), node(1), wrong]);
         assert_eq!(wrong, "\"nowhere\" of slot 2 is not HOST:PORT");
         let nodes = [node(0), node(1), node(2)];
-        let text = render(domain, FencingToken::MIN, &nodes).replace("slot = 2", "slot = 1");
-        assert!(parse(&text).is_err());
+        let text = render(domain, FencingToken::MIN, ClusterMode::Volatile, &nodes);
+        assert!(parse(&text.replace("slot = 2", "slot = 1")).is_err());
+        let other = text.replace("\"volatile\"", "\"careless\"");
+        assert_eq!(
+            parse(&other).err().unwrap_or_default(),
+            "mode is durable or volatile"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! The engine's log: in memory to read from, and in a [`Journal`] where it has to survive.
 //!
-//! One thread writes. Everything that was asked for while it was busy becomes one block with one
+//! A log that lives in memory only is stored as soon as it is there. Of one with a journal, one
+//! thread writes. Everything that was asked for while it was busy becomes one block with one
 //! sync. After one error it writes nothing any more and says so to all who ask, which ends the
 //! node: nobody knows what a disk holds that has failed a sync.
 
@@ -23,7 +24,8 @@ use crate::system;
 #[derive(Clone, Debug)]
 pub(super) struct Log {
     contents: Arc<Mutex<Contents>>,
-    writer: Sender<Job>,
+    /// None for a log that lives in memory only.
+    writer: Option<Sender<Job>>,
     /// How long each write with its sync took, in microseconds.
     pub(super) writes: Arc<SharedHistogram>,
 }
@@ -72,24 +74,40 @@ impl Log {
             })?;
         let log = Self {
             contents,
-            writer,
+            writer: Some(writer),
             writes,
         };
         Ok((log, ended))
     }
 
+    /// An empty log that ends with the process.
+    pub(super) fn in_memory() -> Self {
+        Self {
+            contents: Arc::default(),
+            writer: None,
+            writes: Arc::new(SharedHistogram::new(WRITE_MICROS)),
+        }
+    }
+
     fn contents(&self) -> MutexGuard<'_, Contents> {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn ask(&self, records: Records, whole: Option<Contents>, done: Done) -> io::Result<()> {
-        let job = Job {
-            records,
-            whole,
-            done,
-        };
-        self.writer.send(job).map_err(|_| stopped())
-    }
+/// Has records written. To be called under the lock of the contents: the file has everything in
+/// the order in which memory has it.
+fn ask(
+    writer: &Sender<Job>,
+    records: Records,
+    whole: Option<Contents>,
+    done: Done,
+) -> io::Result<()> {
+    let job = Job {
+        records,
+        whole,
+        done,
+    };
+    writer.send(job).map_err(|_| stopped())
 }
 
 fn stopped() -> io::Error {
@@ -176,15 +194,18 @@ impl RaftLogStorage<Types> for Log {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
-        let mut records = Records::default();
-        records.vote(vote);
-        let (done, stored) = oneshot::channel();
-        // Asked for under the lock: the file has everything in the order in which memory has it.
-        {
+        let stored = {
             let mut contents = self.contents();
             contents.vote = Some(*vote);
-            self.ask(records, None, Done::Voted(done))?;
-        }
+            let Some(writer) = &self.writer else {
+                return Ok(());
+            };
+            let mut records = Records::default();
+            records.vote(vote);
+            let (done, stored) = oneshot::channel();
+            ask(writer, records, None, Done::Voted(done))?;
+            stored
+        };
         stored.await.map_err(|_| stopped())?
     }
 
@@ -193,29 +214,43 @@ impl RaftLogStorage<Types> for Log {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let mut records = Records::default();
         let mut contents = self.contents();
+        let Some(writer) = &self.writer else {
+            for entry in entries {
+                contents.append(entry);
+            }
+            drop(contents);
+            callback.io_completed(Ok(()));
+            return Ok(());
+        };
+        let mut records = Records::default();
         for entry in entries {
             records.entry(&entry);
             contents.append(entry);
         }
-        self.ask(records, None, Done::Appended(callback))
+        ask(writer, records, None, Done::Appended(callback))
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
-        let mut records = Records::default();
-        records.truncate_after(last.as_ref());
         let mut contents = self.contents();
         contents.truncate_after(last.as_ref());
-        self.ask(records, None, Done::Nobody)
+        let Some(writer) = &self.writer else {
+            return Ok(());
+        };
+        let mut records = Records::default();
+        records.truncate_after(last.as_ref());
+        ask(writer, records, None, Done::Nobody)
     }
 
     async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {
-        let mut records = Records::default();
-        records.purge(&upto);
         let mut contents = self.contents();
         contents.purge(upto);
-        self.ask(records, Some(contents.clone()), Done::Nobody)
+        let Some(writer) = &self.writer else {
+            return Ok(());
+        };
+        let mut records = Records::default();
+        records.purge(&upto);
+        ask(writer, records, Some(contents.clone()), Done::Nobody)
     }
 }
 
@@ -243,6 +278,33 @@ mod tests {
         let (mut journal, contents) = Journal::open(folder, domain, 1, lock).unwrap();
         journal.break_for_test();
         (journal, contents)
+    }
+
+    #[tokio::test]
+    async fn a_log_in_memory_has_stored_what_it_was_given() {
+        let mut log = Log::in_memory();
+        let vote = Vote {
+            leader_id: LeaderId::new(1, 1),
+            committed: true,
+        };
+        log.save_vote(&vote).await.unwrap();
+        let id = |index| LogId::new_term_index(1, index);
+        let entries = (0..5).map(|index| Entry {
+            log_id: id(index),
+            payload: Payload::Blank,
+        });
+        let (done, stored) = Types::oneshot();
+        log.append(entries, IOFlushed::signal(done)).await.unwrap();
+        stored.await.unwrap().unwrap();
+        log.truncate_after(Some(id(3))).await.unwrap();
+        log.purge(id(1)).await.unwrap();
+        assert_eq!(log.read_vote().await.unwrap(), Some(vote));
+        let state = log.get_log_state().await.unwrap();
+        assert_eq!(state.last_purged_log_id, Some(id(1)));
+        assert_eq!(state.last_log_id, Some(id(3)));
+        let left = log.try_get_log_entries(0..).await.unwrap();
+        let left: Vec<_> = left.iter().map(|entry| entry.log_id).collect();
+        assert_eq!(left, [id(2), id(3)]);
     }
 
     #[tokio::test]

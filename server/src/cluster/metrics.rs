@@ -17,11 +17,12 @@ pub(crate) fn metrics(page: &mut Page, running: &Running) {
 }
 
 fn roles(page: &mut Page, running: &Running) {
-    let status = running.node.status();
+    let status = running.presence.status();
     let roles = [
         ("leader", NodeRole::Leader),
         ("follower", NodeRole::Follower),
         ("leaderless", NodeRole::Leaderless),
+        ("joining", NodeRole::Joining),
     ];
     page.gauges(
         "highwater_cluster_role",
@@ -64,7 +65,11 @@ fn roles(page: &mut Page, running: &Running) {
 }
 
 fn entries(page: &mut Page, running: &Running) {
-    let metrics = running.node.raft().metrics();
+    // A process that is no node yet has no entries.
+    let Some(node) = running.presence.node() else {
+        return;
+    };
+    let metrics = node.raft().metrics();
     let (last, committed, applied, snapshot, followers) = {
         let metrics = metrics.borrow_watched();
         let last = metrics.last_log_index.unwrap_or(0);
@@ -72,7 +77,7 @@ fn entries(page: &mut Page, running: &Running) {
         let replication = metrics.replication.iter().flatten();
         let followers: Vec<(Member, u64)> = replication
             .filter_map(|(id, matched)| Some((Member::from_id(*id)?, index(matched))))
-            .filter(|(follower, _)| *follower != running.node.member())
+            .filter(|(follower, _)| *follower != node.member())
             .collect();
         (
             last,

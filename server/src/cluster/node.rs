@@ -1,6 +1,5 @@
 //! One node at work: it proposes, keeps watch over who leads, and answers peers and operators.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,36 +13,32 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::desk::{Desk, Fate, Role};
 use super::file::ClusterFile;
-use super::journal::sync_folder;
 use super::peer::Trust;
-use super::peer::frame::{FRESH, MARK};
-use super::peer::handshake::Caller;
-use super::peer::link::{Link, LinkError};
 use super::rules;
-use super::status::{NodeRole, NodeStatus};
-use super::types::{Address, Member, Raft};
+use super::status::{Members, NodeRole, NodeStatus, Place};
+use super::types::{Member, Raft};
 use crate::system;
 
 /// See the module's description.
 pub(crate) struct Node {
-    member: Member,
+    pub(super) member: Member,
     trust: Arc<Trust>,
-    file: ClusterFile,
-    folder: PathBuf,
+    pub(super) file: ClusterFile,
     pub(super) desk: Arc<Desk>,
-    raft: Raft,
+    pub(super) raft: Raft,
+    /// One change of the members at a time.
+    pub(super) changing: tokio::sync::Mutex<()>,
     /// Which leader was heard from last, and when.
     heard: Mutex<Option<(Slot, Instant)>>,
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Node {
     pub(super) fn new(
         member: Member,
         trust: Arc<Trust>,
         file: ClusterFile,
-        folder: PathBuf,
         desk: Arc<Desk>,
         raft: Raft,
     ) -> Self {
@@ -51,9 +46,9 @@ impl Node {
             member,
             trust,
             file,
-            folder,
             desk,
             raft,
+            changing: tokio::sync::Mutex::new(()),
             heard: Mutex::new(None),
         }
     }
@@ -62,7 +57,7 @@ impl Node {
         self.member
     }
 
-    pub(super) fn trust(&self) -> &Trust {
+    pub(super) fn trust(&self) -> &Arc<Trust> {
         &self.trust
     }
 
@@ -193,10 +188,15 @@ impl Node {
             held_keys: counts.held_keys,
             waiters: counts.waiters,
             begun: metrics.last_log_index.is_some(),
+            process: String::new(),
+            members: members(&metrics),
+            whole: self.is_whole(&metrics),
+            dead: false,
+            waits_for: None,
         }
     }
 
-    fn leads(&self) -> bool {
+    pub(super) fn leads(&self) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         metrics.state == ServerState::Leader
@@ -291,159 +291,32 @@ impl Node {
             || !of_slot.any(|known| known.slot == peer.slot && known.generation > peer.generation)
     }
 
-    /// Lets a new node take a slot over whose node is gone: gives the generation that it has to have.
-    /// It learns first, and votes when [`Node::promote`] finds that it has caught up.
-    pub(super) async fn replace(&self, slot: Slot) -> Result<u64, Failure> {
-        let (replaced, newcomer) = {
-            let metrics = self.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            if metrics.state != ServerState::Leader {
-                return Err("this node does not lead".into());
-            }
-            let membership = metrics.membership_config.membership();
-            let voters: Vec<u64> = membership.voter_ids().collect();
-            let of_slot = |id: &u64| Member::from_id(*id).filter(|member| member.slot == slot);
-            let all: Vec<Member> = membership
-                .nodes()
-                .filter_map(|(id, _)| of_slot(id))
-                .collect();
-            let newest = all.iter().max().ok_or("this slot has no node")?;
-            if !voters.contains(&newest.id()) {
-                return Ok(newest.generation);
-            }
-            let generation = newest.generation + 1;
-            (*newest, Member { slot, generation })
-        };
-        if replaced == self.member || self.answers(replaced).await {
-            return Err("the node of this slot still answers: stop it first".into());
-        }
-        let node = self
-            .file
-            .node(slot.get())
-            .ok_or("this slot is not in the cluster file")?;
-        let address = Address(node.addresses.peers.clone());
-        tracing::warn!(%replaced, by = newcomer.generation, "a node is to be replaced");
-        self.raft.add_learner(newcomer.id(), address, false).await?;
-        Ok(newcomer.generation)
-    }
-
-    /// Whether this very node is there, however badly it may be.
-    async fn answers(&self, member: Member) -> bool {
-        let address = {
-            let metrics = self.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            let node = metrics.membership_config.get_node(&member.id());
-            node.map(|address| address.0.clone()).unwrap_or_default()
-        };
-        let own = Caller::Node(self.member);
-        let link = Link::new(Arc::clone(&self.trust), own, member.into(), address);
-        let answered = link.call(FRESH, Vec::new(), ASK_TIME).await;
-        matches!(answered, Ok(_) | Err(LinkError::Failed(_)))
-    }
-
-    /// Lets the new node of a slot vote in the place of the old one, if it has caught up.
-    pub(super) async fn promote(&self, slot: Slot) -> Result<bool, Failure> {
-        let voters: std::collections::BTreeSet<u64> = {
-            let metrics = self.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            if metrics.state != ServerState::Leader {
-                return Err("this node does not lead".into());
-            }
-            let membership = metrics.membership_config.membership();
-            let of_slot = |id: &u64| Member::from_id(*id).is_some_and(|member| member.slot == slot);
-            let newcomer = membership.learner_ids().find(of_slot);
-            let newcomer = newcomer.ok_or("nobody waits to take this slot over")?;
-            let replicated = metrics
-                .replication
-                .as_ref()
-                .and_then(|all| all.get(&newcomer));
-            let matched = replicated.and_then(|matched| Some((*matched)?.index()));
-            let last = metrics.last_log_index.unwrap_or(0);
-            if matched.is_none_or(|matched| matched + CAUGHT_UP < last) {
-                return Ok(false);
-            }
-            let others = membership.voter_ids().filter(|id| !of_slot(id));
-            others.chain([newcomer]).collect()
-        };
-        self.raft.change_membership(voters, false).await?;
-        Ok(true)
-    }
-
-    /// That this node has never been part of this cluster.
-    pub(super) async fn is_fresh(&self) -> Result<(), Failure> {
-        let used = "this identity was used here before: a cluster begins only once";
-        if self.raft.is_initialized().await? || self.file.marker(self.member.slot).exists() {
-            return Err(used.into());
-        }
-        Ok(())
-    }
-
-    /// Notes that the identity is used, beside the cluster file and in the data directory.
-    pub(super) async fn mark(&self) -> Result<(), Failure> {
-        self.is_fresh().await?;
-        let (marker, folder) = (self.file.marker(self.member.slot), self.folder.clone());
-        let member = self.member;
-        let marked = tokio::task::spawn_blocking(move || mark(&marker, &folder, member)).await?;
-        Ok(marked?)
-    }
-
-    /// Begins the cluster, once.
-    pub(super) async fn init(&self) -> Result<(), Failure> {
-        let own = Caller::Node(self.member);
-        let all = self.file.all().iter();
-        let others = all.filter(|node| node.slot != self.member.slot);
-        let links: Vec<Link> = others
-            .map(|node| {
-                let to = Member::first(node.slot).into();
-                let address = node.addresses.peers.clone();
-                Link::new(Arc::clone(&self.trust), own, to, address)
-            })
-            .collect();
-        for kind in [FRESH, MARK] {
-            for link in &links {
-                let asked = link.call(kind, Vec::new(), ASK_TIME).await;
-                asked.map_err(|error| format!("slot {}: {error}", link.slot().get()))?;
-            }
-            match kind {
-                FRESH => self.is_fresh().await?,
-                _ => self.mark().await?,
-            }
-        }
-        let members = self.file.all().iter().map(|node| {
-            let address = Address(node.addresses.peers.clone());
-            (Member::first(node.slot).id(), address)
-        });
-        let members: std::collections::BTreeMap<_, _> = members.collect();
-        self.raft.initialize(members).await?;
-        tracing::info!("the cluster begins");
-        Ok(())
+    /// Whether this node may give its vote away. A node that took a slot over may not before its log says
+    /// that it belongs to the cluster at all.
+    pub(super) fn may_vote(&self) -> bool {
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let membership = metrics.membership_config.membership();
+        self.member.generation == 1 || membership.get_node(&self.member.id()).is_some()
     }
 }
 
-/// The file in the data directory that says that it belongs to a cluster that has begun.
-pub(super) const BEGUN: &str = "begun";
-
-/// Leaves both marks.
-pub(super) fn mark(marker: &Path, folder: &Path, member: Member) -> std::io::Result<()> {
-    for path in [&folder.join(BEGUN), marker] {
-        let mut file = std::fs::File::create(path)?;
-        std::io::Write::write_all(&mut file, member.generation.to_string().as_bytes())?;
-        file.sync_all()?;
-        sync_folder(match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        })?;
-    }
-    Ok(())
-}
-
-/// The generation in a mark, if there is one. One that says nothing is taken for the highest.
-pub(super) fn marked(marker: &Path) -> std::io::Result<Option<u64>> {
-    match std::fs::read_to_string(marker) {
-        Ok(text) => Ok(Some(text.trim().parse().unwrap_or(u64::MAX))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+/// Who belongs to the cluster, if the log says so.
+fn members(metrics: &openraft::RaftMetrics<super::types::Types>) -> Option<Members> {
+    let config = &metrics.membership_config;
+    let id = config.log_id().as_ref()?;
+    let place = |id: &u64| Member::from_id(*id).map(Place::from);
+    let voters = config.membership().get_joint_config().iter();
+    let learners = config.membership().learner_ids();
+    Some(Members {
+        term: id.committed_leader_id().term,
+        entry: id.index(),
+        committed: metrics.committed_membership_config.log_id().as_ref() == Some(id),
+        voters: voters
+            .map(|voters| voters.iter().filter_map(place).collect())
+            .collect(),
+        learners: learners.filter_map(|id| place(&id)).collect(),
+    })
 }
 
 /// How often the time is looked at when nothing happens.
@@ -451,9 +324,6 @@ const PULSE: Duration = Duration::from_millis(25);
 const SHORT: Duration = Duration::from_millis(2);
 /// How long the best of the others may take to lead.
 const HEIR_TIME: Duration = Duration::from_millis(150);
-/// How many entries a node may be behind when it begins to vote.
-const CAUGHT_UP: u64 = 100;
 /// How long clients have to hear of the new leader before their connections are closed.
 const PARTING_TIME: Duration = Duration::from_millis(100);
 const HAND_OVER_TIME: Duration = Duration::from_secs(2);
-const ASK_TIME: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! The newest snapshot of the machine, kept in memory to send and in a file to survive.
+//! The newest snapshot of the machine, kept in memory to send and in a file where it has to survive.
 //!
 //! ```text
 //! "HWSNAP" · version u16 = 1 · domain 32 · length u32 of the meta data · meta data
@@ -26,7 +26,8 @@ const NEW_NAME: &str = "snapshot.new";
 #[derive(Clone, Debug)]
 pub(super) struct Snapshots {
     newest: Arc<Mutex<Option<Snapshot>>>,
-    folder: Arc<PathBuf>,
+    /// None for snapshots that end with the process.
+    folder: Option<Arc<PathBuf>>,
     domain: Domain,
 }
 
@@ -40,9 +41,18 @@ impl Snapshots {
         };
         Ok(Self {
             newest: Arc::new(Mutex::new(newest)),
-            folder: Arc::new(folder.to_owned()),
+            folder: Some(Arc::new(folder.to_owned())),
             domain,
         })
+    }
+
+    /// None yet, and none that survives.
+    pub(super) fn in_memory(domain: Domain) -> Self {
+        Self {
+            newest: Arc::default(),
+            folder: None,
+            domain,
+        }
     }
 
     pub(super) fn newest(&self) -> Option<Snapshot> {
@@ -50,8 +60,12 @@ impl Snapshots {
         newest.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stores a snapshot; when this returns it survives a crash and is the newest one.
+    /// Stores a snapshot; when this returns it is the newest one and, with a directory, survives a
+    /// crash.
     pub(super) async fn store(&self, snapshot: Snapshot) -> io::Result<()> {
+        if self.folder.is_none() {
+            return self.write(snapshot);
+        }
         let this = self.clone();
         let stored = tokio::task::spawn_blocking(move || this.write(snapshot)).await;
         stored.map_err(io::Error::other)?
@@ -68,11 +82,13 @@ impl Snapshots {
         {
             return Ok(());
         }
-        let mut file = File::create(self.folder.join(NEW_NAME))?;
-        file.write_all(&encode(&snapshot, self.domain))?;
-        file.sync_all()?;
-        fs::rename(self.folder.join(NEW_NAME), self.folder.join(NAME))?;
-        sync_folder(&self.folder)?;
+        if let Some(folder) = &self.folder {
+            let mut file = File::create(folder.join(NEW_NAME))?;
+            file.write_all(&encode(&snapshot, self.domain))?;
+            file.sync_all()?;
+            fs::rename(folder.join(NEW_NAME), folder.join(NAME))?;
+            sync_folder(folder)?;
+        }
         *newest = Some(snapshot);
         Ok(())
     }

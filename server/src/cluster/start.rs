@@ -18,15 +18,15 @@ use tokio::task::JoinHandle;
 
 use super::desk::Desk;
 use super::file::ClusterFile;
+use super::file::ClusterMode;
 use super::journal::{self, Contents, Journal, JournalError};
 use super::log::Log;
-use super::network::Network;
-use super::node::{BEGUN, Node, mark, marked};
+use super::marks::{self, BEGUN};
 use super::peer::{Trust, serve};
-use super::replica::Replica;
+use super::presence::{Engine, Presence};
 use super::rules;
 use super::snapshots::{SnapshotError, Snapshots};
-use super::types::{Member, Raft};
+use super::types::Member;
 use crate::metrics::SharedHistogram;
 use crate::swap::Swap;
 use crate::system;
@@ -46,13 +46,20 @@ pub(crate) struct Seat {
     pub(crate) generation: Option<NonZeroU32>,
 }
 
-/// A node and its tasks. Dropping it ends the tasks.
+impl Seat {
+    /// Whether a node there has no data directory.
+    pub(crate) fn keeps_nothing(&self) -> bool {
+        self.file.mode() == ClusterMode::Volatile
+    }
+}
+
+/// A node, or what is to become one, and its tasks. Dropping it ends the tasks.
 pub(crate) struct Running {
-    pub(crate) node: Arc<Node>,
+    pub(crate) presence: Arc<Presence>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) slot: Slot,
     pub(crate) peer_addr: SocketAddr,
-    tasks: Vec<JoinHandle<()>>,
+    life: JoinHandle<()>,
     /// How long the writes of the log took.
     pub(super) writes: Arc<SharedHistogram>,
     /// Answers the other nodes.
@@ -65,7 +72,7 @@ pub(crate) struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.life.abort();
         self.peers.abort();
     }
 }
@@ -73,7 +80,7 @@ impl Drop for Running {
 impl Running {
     /// Whether a secret of clients opens the door of peers, and theirs that of clients.
     pub(crate) fn shares_secret(&self, client: &Secret) -> bool {
-        is_same(client, &self.node.trust().secret)
+        is_same(client, &self.presence.trust.secret)
     }
 
     /// Proves itself to the other nodes, and knows them, by these from now on.
@@ -82,7 +89,7 @@ impl Running {
         accept: Option<&Arc<ServerConfig>>,
         connect: Option<&Arc<ClientConfig>>,
     ) {
-        let trust = self.node.trust();
+        let trust = &self.presence.trust;
         if let (Some(own), Some(new)) = (&trust.accept, accept) {
             own.set(Arc::clone(new));
         }
@@ -96,10 +103,11 @@ fn is_same(one: &Secret, other: &Secret) -> bool {
     one.prove(&[b"same"]) == other.prove(&[b"same"])
 }
 
-/// Starts a node in the current Tokio runtime.
+/// Starts a node in the current Tokio runtime. One of a volatile cluster, which has no directory, may
+/// have to wait for others until it is a node; it answers clients and peers meanwhile.
 pub(crate) async fn start(
     seat: Seat,
-    folder: PathBuf,
+    folder: Option<PathBuf>,
     client_secrets: &[Secret],
     tls: Option<Arc<ServerConfig>>,
 ) -> Result<Running, ClusterError> {
@@ -134,49 +142,76 @@ pub(crate) async fn start(
         accept: tls.map(|tls| Arc::new(Swap::new(tls))),
         connect: seat.peer_tls.clone().map(|tls| Arc::new(Swap::new(tls))),
     });
-    let opened = {
-        let (file, folder) = (file.clone(), folder.clone());
-        let generation = seat.generation.map(|number| number.get().into());
-        tokio::task::spawn_blocking(move || open(&file, own_slot, generation, &folder)).await
-    };
-    let opened = opened.map_err(|panic| ClusterError::Io(panic.into()))??;
-    let Files {
-        member,
-        log,
-        written,
-        snapshots,
-    } = opened;
-    let seed = system::hash_seed().map_err(|error| ClusterError::Io(io::Error::other(error)))?;
+    let seed = system::hash_seed().map_err(no_random)?;
     let machine = Machine::seeded(rules::limits(), file.first_token(), seed);
-    let desk = Arc::new(Desk::new(file.identity(), member.slot, machine));
-    let writes = Arc::clone(&log.writes);
-    let replica = Replica::new(Arc::clone(&desk), seed, snapshots);
-    let network = Network::new(Arc::clone(&trust), member);
+    let desk = Arc::new(Desk::new(file.identity(), own_slot, machine));
     let config = Arc::new(config(seat.snapshot_every.get().into())?);
-    let raft = Raft::new(member.id(), config, network, log, replica).await;
-    let raft = raft.map_err(|error| ClusterError::Engine(error.to_string()))?;
-    let parts = (file.clone(), Arc::clone(&desk));
-    let node = Arc::new(Node::new(member, trust, parts.0, folder, parts.1, raft));
-    tracing::info!(%member, %peer_addr, "cluster node started");
+    let presence = Arc::new(Presence::new(
+        own_slot,
+        trust,
+        file.clone(),
+        Arc::clone(&desk),
+        folder.clone(),
+        Engine { config, seed },
+        system::random().map_err(no_random)?,
+    ));
+    let (written, writes) = match (file.mode(), folder) {
+        (ClusterMode::Durable, Some(folder)) => {
+            let file = file.clone();
+            let generation = seat.generation.map(|number| number.get().into());
+            let open = move || open(&file, own_slot, generation, &folder);
+            let opened = tokio::task::spawn_blocking(open).await;
+            let opened = opened.map_err(|panic| ClusterError::Io(panic.into()))??;
+            let Files { member, log, .. } = opened;
+            let writes = Arc::clone(&log.writes);
+            presence.become_node(member, log, opened.snapshots).await?;
+            (opened.written, writes)
+        }
+        (ClusterMode::Volatile, None) if seat.generation.is_none() => {
+            if is_marked(file.marker(own_slot)).await? {
+                presence.has_forgotten();
+            }
+            (watch::channel(()).1, Log::in_memory().writes)
+        }
+        (ClusterMode::Durable, None) => return Err(ClusterError::InMemory),
+        (ClusterMode::Volatile, None) => return Err(ClusterError::ByItself),
+        (ClusterMode::Volatile, Some(_)) => return Err(ClusterError::KeepsNothing),
+    };
+    tracing::info!(slot = own_slot.get(), %peer_addr, "cluster node started");
     let (ending, ended) = watch::channel(());
-    let (proposer, watcher) = (Arc::clone(&node), Arc::clone(&node));
+    let life = Arc::clone(&presence);
     Ok(Running {
         desk,
         writes,
-        slot: member.slot,
+        slot: own_slot,
         peer_addr,
-        tasks: vec![
-            tokio::spawn(async move { proposer.propose().await }),
-            tokio::spawn(async move {
-                watcher.watch().await;
-                drop(ending);
-            }),
-        ],
+        life: tokio::spawn(async move {
+            life.live().await;
+            drop(ending);
+        }),
         ended,
         written,
-        peers: tokio::spawn(serve::accept(listener, Arc::clone(&node))),
-        node,
+        peers: tokio::spawn(serve::accept(listener, Arc::clone(&presence))),
+        presence,
     })
+}
+
+fn no_random(error: getrandom::Error) -> ClusterError {
+    ClusterError::Io(io::Error::other(error))
+}
+
+/// Whether there is a mark. If there is none, one must be able to be left there.
+async fn is_marked(marker: PathBuf) -> Result<bool, ClusterError> {
+    let looked = tokio::task::spawn_blocking(move || {
+        let found = marks::found(&marker).and_then(|found| match found {
+            Some(_) => Ok(true),
+            None => marks::check(&marker).map(|()| false),
+        });
+        found.map_err(|source| ClusterError::Marker { marker, source })
+    });
+    looked
+        .await
+        .map_err(|panic| ClusterError::Io(panic.into()))?
 }
 
 fn config(snapshot_every: u64) -> Result<Config, ClusterError> {
@@ -234,14 +269,14 @@ fn open(
             (_, asked) => asked.unwrap_or(1),
         },
     };
-    if let Some(newer) = marked(&marker)?.filter(|marked| *marked > member.generation)
+    if let Some(newer) = marks::found(&marker)?.filter(|marked| *marked > member.generation)
         && newer != u64::MAX
     {
         let own = member.generation;
         return Err(ClusterError::Replaced { own, newer });
     }
     // A node of an earlier generation may have promised things; this one has not.
-    if marked(&marker)?.is_some_and(|marked| marked >= member.generation) && !begun {
+    if marks::found(&marker)?.is_some_and(|marked| marked >= member.generation) && !begun {
         return Err(ClusterError::Forgotten { marker });
     }
     if begun && !folder.join("log").exists() {
@@ -257,9 +292,9 @@ fn open(
         return Err(ClusterError::Gap);
     }
     // One that takes a slot over is part of the cluster from its first start on.
-    let is_unmarked = !begun || marked(&marker)? != Some(member.generation);
+    let is_unmarked = !begun || marks::found(&marker)? != Some(member.generation);
     if is_unmarked && (used || member.generation > 1) {
-        mark(&marker, folder, member)?;
+        marks::leave(&[folder.join(BEGUN), marker], member)?;
     }
     let (log, written) = Log::start(journal, contents)?;
     Ok(Files {
@@ -337,9 +372,26 @@ pub enum ClusterError {
     /// Every client could then act as a node. Make another client token.
     #[error("a client token is the same as the peer secret")]
     SameSecret,
-    /// A node keeps its part of the replicated log in a data directory. Give one.
+    /// A node keeps its part of the replicated log in a data directory. Give one. Only a volatile
+    /// cluster has none, and that is said by its file.
     #[error("a node of a cluster needs a data directory")]
     InMemory,
+    /// The cluster file says that the cluster is volatile. Give no data directory, or make a durable
+    /// cluster.
+    #[error("a node of a volatile cluster keeps nothing in a data directory")]
+    KeepsNothing,
+    /// The leader of a volatile cluster says which generation a process has. Give none.
+    #[error("a node of a volatile cluster learns its generation from the leader")]
+    ByItself,
+    /// Without the mark nobody would know that the identity has been used. Make the directory of the
+    /// cluster file writable, and let it survive a restart of the machine.
+    #[error("the mark {} cannot be read or left", marker.display())]
+    Marker {
+        /// The mark.
+        marker: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
     /// The limits of locks and the first token decide what the log means, so they are the same on all
     /// nodes and come with the cluster. Leave them out.
     #[error("the limits of locks and the first token are those of the cluster")]

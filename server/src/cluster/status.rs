@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct NodeStatus {
     /// Its fixed place.
     pub slot: u8,
-    /// Which of the nodes that have had this slot it is, counted from 1.
+    /// Which of the nodes that have had this slot it is, counted from 1; 0 for a process that has no
+    /// part in the cluster yet.
     pub generation: u64,
     /// What it does now.
     pub role: NodeRole,
@@ -30,6 +31,49 @@ pub struct NodeStatus {
     pub waiters: usize,
     /// Whether the cluster has begun, as far as this node knows.
     pub begun: bool,
+    /// Tells one process from another, in 32 hexadecimal digits.
+    #[serde(default)]
+    pub process: String,
+    /// Who belongs to the cluster, as the log of this node says; none if it says nothing yet.
+    #[serde(default)]
+    pub members: Option<Members>,
+    /// Of the leader: whether no member is being replaced, and all of them are there, know who the others
+    /// are, and are no more than some entries behind. Then any one of them may go.
+    #[serde(default)]
+    pub whole: bool,
+    /// Whether it has found that a majority of the voters has lost its memory. Nothing will be granted
+    /// under this identity any more: make a new cluster.
+    #[serde(default)]
+    pub dead: bool,
+    /// What a process without a part in the cluster waits for.
+    #[serde(default)]
+    pub waits_for: Option<String>,
+}
+
+/// Who belongs to a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Members {
+    /// The term of the entry that says so.
+    pub term: u64,
+    /// The entry of the log that says so.
+    pub entry: u64,
+    /// Whether a majority has that entry, as far as this node knows.
+    pub committed: bool,
+    /// Those that vote: one list, or two of which each needs a majority, while members are changing.
+    pub voters: Vec<Vec<Place>>,
+    /// Those that are learning, before they vote.
+    pub learners: Vec<Place>,
+}
+
+/// One of the nodes that have had a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Place {
+    /// The slot.
+    pub slot: u8,
+    /// Which of its nodes, counted from 1.
+    pub generation: u64,
 }
 
 /// What a node does.
@@ -43,6 +87,9 @@ pub enum NodeRole {
     Follower,
     /// It knows of no leader, or leads without a majority.
     Leaderless,
+    /// A process of a volatile cluster without a memory, that waits until the leader lets it take its slot
+    /// over.
+    Joining,
 }
 
 impl NodeStatus {

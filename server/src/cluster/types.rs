@@ -8,6 +8,7 @@ use openraft::type_config::alias;
 
 use super::batch::Batch;
 use super::replica::Replica;
+use super::status::Place;
 
 openraft::declare_raft_types!(
     /// A log of batches, one leader per term.
@@ -68,6 +69,15 @@ impl Member {
         let slot = Slot::new((id & 0xff) as u8)?;
         let generation = id >> 8;
         (generation > 0).then_some(Self { slot, generation })
+    }
+}
+
+impl From<Member> for Place {
+    fn from(member: Member) -> Self {
+        Self {
+            slot: member.slot.get(),
+            generation: member.generation,
+        }
     }
 }
 

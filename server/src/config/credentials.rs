@@ -17,7 +17,7 @@ use super::sources::Effective;
 use crate::admin::{Admin, AdminToken};
 use crate::builder::{Builder, StartError};
 #[cfg(feature = "cluster")]
-use crate::cluster::ClusterFile;
+use crate::cluster::{ClusterFile, ClusterMode};
 #[cfg(feature = "cluster")]
 use crate::tls::tls_client_from_pem_file;
 use crate::tls::tls_from_pem_files;
@@ -213,8 +213,11 @@ impl Effective {
         }
         builder = builder.token_block(config.token_block);
         builder = builder.after_restart(config.after_restart);
+        let is_default = self.origin("data-dir") == Origin::default();
         match &config.data_dir {
             _ if config.in_memory => builder = builder.in_memory(),
+            // The cluster file says that nothing is kept.
+            Some(_) if is_default && builder.keeps_nothing() => {}
             Some(path) => builder = builder.data_dir(path),
             None => {}
         }
@@ -262,6 +265,16 @@ impl Effective {
         };
         let (clients, peers) = (own.clients.clone(), own.peers.clone());
         drop(nodes);
+        if file.mode() == ClusterMode::Volatile {
+            for name in ["data-dir", "cluster-generation"] {
+                let origin = self.origin(name);
+                if origin != Origin::default() {
+                    let message =
+                        "it means nothing here: the cluster file says that nodes keep nothing";
+                    complaints.add(name, &origin, message.to_owned());
+                }
+            }
+        }
         let mut builder = builder.cluster(file, slot);
         if let Some(generation) = self.config().cluster_generation {
             builder = builder.generation(generation);

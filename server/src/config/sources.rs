@@ -243,7 +243,7 @@ impl Reader {
     fn check_whole(&mut self, secrets: &EnvironmentSecrets) {
         let config = &self.config;
         let mut wrong = Vec::new();
-        if !config.in_memory && config.data_dir.is_none() {
+        if !config.in_memory && config.data_dir.is_none() && config.cluster.is_none() {
             wrong.push((
                 "data-dir",
                 "there is no folder for the state of programs (no HOME): give a directory, or in-memory",
@@ -330,7 +330,7 @@ fn in_cluster(config: &Config, default: &Config) -> Vec<(&'static str, &'static 
         ));
     }
     if config.in_memory {
-        wrong.push(("in-memory", "a node of a cluster needs a data directory"));
+        wrong.push(("in-memory", "what a node keeps is said by its cluster file"));
     }
     if config.tls_cert.is_some() && config.peer_tls_ca.is_none() {
         wrong.push(("tls-cert", "on a node of a cluster it needs peer-tls-ca"));

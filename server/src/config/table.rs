@@ -193,7 +193,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     file_or_folder!(
         "cluster",
         "FILE",
-        "The cluster file that `highwater cluster new` has made: this server is then one of its nodes, keeps its part of the log in the data directory, and listens where the file says, unless listen says something else.",
+        "The cluster file that `highwater cluster new` has made: this server is then one of its nodes, keeps its part of the log in the data directory unless the file says that the cluster is volatile, and listens where the file says, unless listen says something else.",
         cluster
     ),
     row!(

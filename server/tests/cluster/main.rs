@@ -20,3 +20,4 @@ mod replace;
 mod restarts;
 mod secure;
 mod snapshots;
+mod volatile;

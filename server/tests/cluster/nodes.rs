@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_server::cluster::{self, ClusterFile, NodeAddresses, NodeRole};
+use highwater_server::cluster::{self, ClusterFile, ClusterMode, NodeAddresses, NodeRole};
 use highwater_server::{Admin, Builder, Secret, Server, StartError};
 use rustls::{ClientConfig, ServerConfig};
 use tempfile::TempDir;
@@ -53,6 +53,18 @@ impl Nodes {
 
     /// The same, with TLS for clients and between nodes.
     pub(crate) async fn fresh_with(count: u8, tls: Option<Tls>) -> Self {
+        Self::fresh_as(ClusterMode::Durable, count, tls).await
+    }
+
+    /// A volatile cluster that has begun and has a leader.
+    pub(crate) async fn volatile(count: u8) -> Self {
+        let nodes = Self::fresh_as(ClusterMode::Volatile, count, None).await;
+        cluster::init(&nodes.file, 0, None).await.unwrap();
+        nodes.leader().await;
+        nodes
+    }
+
+    pub(crate) async fn fresh_as(mode: ClusterMode, count: u8, tls: Option<Tls>) -> Self {
         let _ = tracing_subscriber::fmt()
             .with_test_writer()
             .with_max_level(tracing::Level::WARN)
@@ -75,7 +87,7 @@ impl Nodes {
                 peers: proxy.address.to_string(),
             })
             .collect();
-        let new = ClusterFile::create(folder.path().join("files"), &addresses).unwrap();
+        let new = ClusterFile::create_as(mode, folder.path().join("files"), &addresses).unwrap();
         let file = ClusterFile::read(&new.file).unwrap();
         let mut nodes = Self {
             folder,
@@ -115,8 +127,11 @@ impl Nodes {
             .listen(any)
             .peer_listen(any)
             .admin(Admin::on(any))
-            .data_dir(self.data_dir(slot))
             .client_token(Secret::new(TOKEN).unwrap());
+        let builder = match self.file.mode() {
+            ClusterMode::Volatile => builder,
+            _ => builder.data_dir(self.data_dir(slot)),
+        };
         let builder = builder.snapshot_every(self.snapshot_every);
         let builder = match self.generations[usize::from(slot)] {
             1 => builder,

@@ -5,7 +5,8 @@
 //! · slot u8 and generation u64 of the sender · slot u8 and generation u64 of the target · body
 //! ```
 //! A reply has the id of its request and its kind with the highest bit set, or kind 255 with a text
-//! that says why there is none. An operator is slot 255, generation 0. A frame has at most
+//! that says why there is none. An operator is slot 255, generation 0; a process without a part in the
+//! cluster is generation 0 of its slot. A frame has at most
 //! [`MOST_BYTES`]; a longer one ends the connection before anything of it is read.
 
 use std::io;
@@ -35,6 +36,8 @@ pub(in crate::cluster) const TRANSFER: u8 = 5;
 pub(in crate::cluster) const FRESH: u8 = 16;
 /// That the identity is used from now on.
 pub(in crate::cluster) const MARK: u8 = 17;
+/// That a process which has lost its memory asks for a part in the cluster, as a new node of its slot.
+pub(in crate::cluster) const JOIN: u8 = 18;
 /// For operators.
 pub(in crate::cluster) const STATUS: u8 = 32;
 pub(in crate::cluster) const INIT: u8 = 33;
@@ -113,6 +116,7 @@ fn put_end(bytes: &mut Vec<u8>, end: Caller) {
     let (slot, generation) = match end {
         Caller::Node(member) => (member.slot.get(), member.generation),
         Caller::Operator => (255, 0),
+        Caller::Process(slot) => (slot.get(), 0),
     };
     bytes.u8(slot);
     bytes.u64(generation);

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! acceptor:  "HWPEER\0\0" · lowest version u16 · highest version u16 · slot u8 · generation u64 · nonce 16
-//! initiator: version u16 · role u8 (0 node, 1 operator) · slot u8 · generation u64
+//! initiator: version u16 · role u8 (0 node, 1 operator, 2 process) · slot u8 · generation u64
 //!            · slot u8 and generation u64 of the acceptor · domain 32 · nonce 16 · proof 32
 //! acceptor:  verdict u8 · proof 32
 //! ```
 //! A proof is HMAC-SHA256 with the peer secret over what all nodes must have in common, a label of
 //! the side and everything that has been said, the verdict included. Both nonces are fresh, so nothing can be replayed, and the
 //! labels differ from each other and from those of clients, so no answer serves in another place.
-//! An operator has slot 255 and generation 0, and may name generation 0 for whichever node there is.
+//! An operator has slot 255 and generation 0, and a process that speaks for no node, because it may not be one
+//! yet, has its slot and generation 0. Both may name generation 0 for whichever node there is.
 //! A verdict other than 1 says why not: 0 wrong secret, 2 another domain, 3 for another node, 4
 //! version.
 
@@ -39,6 +40,15 @@ pub(in crate::cluster) enum Caller {
     Node(Member),
     /// The command of an operator, who has the cluster's files.
     Operator,
+    /// The process in this slot, whichever node it is or will be.
+    Process(Slot),
+}
+
+impl Caller {
+    /// Whether it may ask for whichever node there is.
+    fn takes_any(self) -> bool {
+        !matches!(self, Self::Node(_))
+    }
 }
 
 /// Whom a connection is for.
@@ -145,6 +155,11 @@ pub(in crate::cluster) fn answer(
             bytes.u8(OPERATOR_SLOT);
             bytes.u64(0);
         }
+        Caller::Process(slot) => {
+            bytes.u8(2);
+            bytes.u8(slot.get());
+            bytes.u64(0);
+        }
     }
     bytes.u8(slot.get());
     bytes.u64(callee.generation.unwrap_or(0));
@@ -189,10 +204,11 @@ fn judged(
     let caller = match (role, Slot::new(slot)) {
         (0, Some(slot)) => Caller::Node(Member { slot, generation }),
         (1, None) => Caller::Operator,
+        (2, Some(slot)) => Caller::Process(slot),
         _ => return Err(Refused::NotAPeer),
     };
     let (slot, generation) = (reader.u8()?, reader.u64()?);
-    let any = caller == Caller::Operator && generation == 0;
+    let any = caller.takes_any() && generation == 0;
     if slot != own.slot.get() || (generation != own.generation && !any) {
         return Err(Refused::Node);
     }
@@ -276,6 +292,8 @@ mod tests {
         };
         let operator = Caller::Operator;
         assert_eq!(run(operator, any, DOMAIN, ours), (Ok(operator), Ok(())));
+        let process = Caller::Process(Slot::new(2).unwrap());
+        assert_eq!(run(process, any, DOMAIN, ours), (Ok(process), Ok(())));
         let other = Domain::from_bytes([2; 32]);
         for (outcome, refused) in [
             (

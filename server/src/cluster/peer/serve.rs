@@ -16,27 +16,28 @@ use tokio_rustls::TlsAcceptor;
 
 use super::Stream;
 use super::frame::{
-    self, APPEND, Ends, FRESH, Frame, FrameError, INIT, MARK, PRE_VOTE, PROMOTE, REPLACE, SNAPSHOT,
-    STATUS, STEP_DOWN, TRANSFER, VOTE, between,
+    self, APPEND, Ends, FRESH, Frame, FrameError, INIT, JOIN, MARK, PRE_VOTE, PROMOTE, REPLACE,
+    SNAPSHOT, STATUS, STEP_DOWN, TRANSFER, VOTE, between,
 };
 use super::handshake::{self, ANSWER_BYTES, Caller, Refused};
 use crate::cluster::bytes::{Malformed, Put as _, Reader};
 use crate::cluster::codec;
-use crate::cluster::node::Node;
+use crate::cluster::node::{Failure, Node};
+use crate::cluster::presence::{NO_PART, Presence};
 use crate::cluster::types::{Member, Snapshot, SnapshotMeta, Vote};
 use crate::{socket, system};
 
 /// Serves peers for as long as it is polled.
-pub(in crate::cluster) async fn accept(listener: TcpListener, node: Arc<Node>) {
+pub(in crate::cluster) async fn accept(listener: TcpListener, presence: Arc<Presence>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((tcp, peer)) if connections.len() < MOST_CONNECTIONS => {
-                    let node = Arc::clone(&node);
+                    let presence = Arc::clone(&presence);
                     connections.spawn(async move {
-                        match serve(&node, tcp).await {
+                        match serve(&presence, tcp).await {
                             Ok(()) => {}
                             Err(error @ (PeerError::Refused(_) | PeerError::Frame(
                                 FrameError::Elsewhere | FrameError::TooLong | FrameError::Malformed(_),
@@ -55,16 +56,20 @@ pub(in crate::cluster) async fn accept(listener: TcpListener, node: Arc<Node>) {
     }
 }
 
-async fn serve(node: &Node, tcp: TcpStream) -> Result<(), PeerError> {
+async fn serve(presence: &Presence, tcp: TcpStream) -> Result<(), PeerError> {
     socket::configure(&tcp, STALL_TIME);
-    let entered = timeout(HANDSHAKE_TIME, enter(node, tcp)).await;
+    // Who this process is may change; what was sent to the one that it was is not for the other.
+    let own = presence.known_as();
+    let entered = timeout(HANDSHAKE_TIME, enter(presence, own, tcp)).await;
     let (mut stream, caller) = entered.map_err(|_| PeerError::TooSlow)??;
-    let ends = between(node.trust().domain, caller, node.member());
+    let ends = between(presence.trust.domain, caller, own);
     let mut incoming = None;
     while let Some(request) = frame::read(&mut *stream, ends).await? {
         let done = match caller {
-            Caller::Node(peer) => answer_node(node, peer, &request, &mut incoming).await,
-            Caller::Operator => answer_operator(node, &request).await,
+            Caller::Node(_) if presence.known_as() != own => return Err(Refused::Node.into()),
+            Caller::Node(peer) => answer_node(presence, peer, &request, &mut incoming).await,
+            Caller::Operator => answer_operator(presence, &request).await,
+            Caller::Process(slot) => answer_process(presence, slot, &request).await,
         };
         let reply = match done {
             Ok(body) => request.reply(body),
@@ -80,8 +85,12 @@ async fn reply_to(stream: &mut dyn Stream, ends: Ends, reply: &Frame) -> Result<
     Ok(written.map_err(|_| PeerError::TooSlow)??)
 }
 
-async fn enter(node: &Node, tcp: TcpStream) -> Result<(Box<dyn Stream>, Caller), PeerError> {
-    let trust = node.trust();
+async fn enter(
+    presence: &Presence,
+    own: Member,
+    tcp: TcpStream,
+) -> Result<(Box<dyn Stream>, Caller), PeerError> {
+    let trust = &presence.trust;
     let mut stream: Box<dyn Stream> = match &trust.accept {
         None => Box::new(tcp),
         Some(config) => {
@@ -90,12 +99,12 @@ async fn enter(node: &Node, tcp: TcpStream) -> Result<(Box<dyn Stream>, Caller),
         }
     };
     let nonce = system::random().map_err(std::io::Error::other)?;
-    let hello = handshake::hello(node.member(), nonce);
+    let hello = handshake::hello(own, nonce);
     stream.write_all(&hello).await?;
     stream.flush().await?;
     let mut answer = [0; ANSWER_BYTES];
     stream.read_exact(&mut answer).await?;
-    let (verdict, caller) = handshake::judge(&hello, &answer, node.member(), trust);
+    let (verdict, caller) = handshake::judge(&hello, &answer, own, trust);
     stream.write_all(&verdict).await?;
     stream.flush().await?;
     Ok((stream, caller?))
@@ -109,17 +118,30 @@ struct Incoming {
     bytes: Vec<u8>,
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
+/// Answers a node. One whose slot another node has taken over is not heard any more.
 async fn answer_node(
+    presence: &Presence,
+    peer: Member,
+    request: &Frame,
+    incoming: &mut Option<Incoming>,
+) -> Result<Vec<u8>, Failure> {
+    if presence.node().is_some_and(|node| !node.may_speak(peer)) {
+        return Err("another node has taken this slot over".into());
+    }
+    match (request.kind, presence.node()) {
+        (FRESH, _) => presence.is_fresh().await.map(|()| Vec::new()),
+        (MARK, _) => presence.mark().await.map(|()| Vec::new()),
+        (_, Some(node)) => answer_engine(node, peer, request, incoming).await,
+        (_, None) => Err(NO_PART.into()),
+    }
+}
+
+async fn answer_engine(
     node: &Node,
     peer: Member,
     request: &Frame,
     incoming: &mut Option<Incoming>,
 ) -> Result<Vec<u8>, Failure> {
-    if !node.may_speak(peer) {
-        return Err("another node has taken this slot over".into());
-    }
     let raft = node.raft();
     let mut reader = Reader::new(&request.body, "request of a peer");
     let mut body = Vec::new();
@@ -132,6 +154,9 @@ async fn answer_node(
                 node.heard_from(peer.slot);
             }
             codec::put_append_reply(&mut body, &reply);
+        }
+        VOTE | PRE_VOTE if !node.may_vote() => {
+            return Err("this node has not yet heard that it belongs to the cluster".into());
         }
         VOTE => {
             let reply = raft.vote(codec::ballot(&mut reader)?).await?;
@@ -154,11 +179,28 @@ async fn answer_node(
             let taken = raft.handle_transfer_leader(transfer).await?;
             body.u8(taken.is_ok().into());
         }
-        FRESH => node.is_fresh().await?,
-        MARK => node.mark().await?,
         _ => return Err("an unknown request".into()),
     }
     Ok(body)
+}
+
+/// Answers a process that may have no part in the cluster.
+async fn answer_process(
+    presence: &Presence,
+    slot: Slot,
+    request: &Frame,
+) -> Result<Vec<u8>, Failure> {
+    match request.kind {
+        STATUS => Ok(presence.status().encode()),
+        JOIN => {
+            let node = presence.node().ok_or(NO_PART)?;
+            let process = std::str::from_utf8(&request.body)?;
+            let mut body = Vec::new();
+            body.u64(node.let_in(slot, process).await?);
+            Ok(body)
+        }
+        _ => Err("an unknown request".into()),
+    }
 }
 
 /// Puts the parts of a snapshot together; gives it when the last one has come.
@@ -203,10 +245,14 @@ fn collect(
     Ok(Some((done.vote, snapshot)))
 }
 
-async fn answer_operator(node: &Node, request: &Frame) -> Result<Vec<u8>, Failure> {
+async fn answer_operator(presence: &Presence, request: &Frame) -> Result<Vec<u8>, Failure> {
     match request.kind {
-        STATUS => Ok(node.status().encode()),
-        INIT => node.init().await.map(|()| Vec::new()),
+        STATUS => return Ok(presence.status().encode()),
+        INIT => return presence.init().await.map(|()| Vec::new()),
+        _ => {}
+    }
+    let node = presence.node().ok_or(NO_PART)?;
+    match request.kind {
         REPLACE => {
             let mut body = Vec::new();
             body.u64(node.replace(slot_in(request)?).await?);

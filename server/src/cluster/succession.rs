@@ -1,0 +1,338 @@
+//! How a new node comes to vote in the place of an old one of its slot.
+//!
+//! The new one learns first, under a generation that no node of the slot has had: to reserve it is a
+//! change of the members that the log decides, and that only comes about if nobody else has changed
+//! them meanwhile. When it has caught up, one more change lets it vote and drops the old one. In a
+//! durable cluster an operator asks for both; in a volatile one a process without a memory asks for the first,
+//! and the leader does the second by itself. See `docs/adr/0014-volatile-clusters.md`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_protocol::handshake::Slot;
+use openraft::async_runtime::WatchReceiver as _;
+use openraft::{ChangeMembers, Instant as _, Precondition, ServerState};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::file::ClusterMode;
+use super::node::{Failure, Node};
+use super::peer::frame::{FRESH, STATUS};
+use super::peer::handshake::{Callee, Caller};
+use super::peer::link::{Link, LinkError};
+use super::rules;
+use super::status::NodeStatus;
+use super::types::{Address, LogId, Member, Membership, Types};
+use crate::system;
+
+type Metrics = openraft::RaftMetrics<Types>;
+
+/// The members as they were looked at, to change them only if they still are the same.
+struct Seen {
+    at: Option<LogId>,
+    membership: Membership,
+}
+
+impl Seen {
+    fn new(metrics: &Metrics) -> Self {
+        Self {
+            at: *metrics.membership_config.log_id(),
+            membership: metrics.membership_config.membership().clone(),
+        }
+    }
+
+    fn is_changing(&self) -> bool {
+        self.membership.get_joint_config().len() > 1
+    }
+
+    fn of(&self, slot: Slot) -> BTreeSet<Member> {
+        let nodes = self.membership.nodes();
+        let members = nodes.filter_map(|(id, _)| Member::from_id(*id));
+        members.filter(|member| member.slot == slot).collect()
+    }
+
+    fn votes(&self, member: Member) -> bool {
+        self.membership.voter_ids().any(|id| id == member.id())
+    }
+
+    /// The voters with this one in the place of the others of its slot.
+    fn with(&self, newcomer: Member) -> BTreeSet<u64> {
+        let voters = self.membership.voter_ids();
+        let other = |id: &u64| Member::from_id(*id).is_none_or(|old| old.slot != newcomer.slot);
+        voters.filter(other).chain([newcomer.id()]).collect()
+    }
+}
+
+impl Node {
+    fn seen(&self) -> Result<Seen, Failure> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        match metrics.state {
+            ServerState::Leader => Ok(Seen::new(&metrics)),
+            _ => Err("this node does not lead".into()),
+        }
+    }
+
+    /// Changes the members if they still are what was seen. Without an error a majority has it.
+    async fn change(
+        &self,
+        seen: &Seen,
+        change: ChangeMembers<u64, Address>,
+    ) -> Result<(), Failure> {
+        let last_membership_log_id = seen.at;
+        let unchanged = Precondition::LastMembershipLogId {
+            last_membership_log_id,
+        };
+        let changed = self.raft.change_membership_if(change, false, [unchanged]);
+        timeout(CHANGE_TIME, changed).await??;
+        Ok(())
+    }
+
+    /// Lets a new node take a slot over whose node is gone, in a durable cluster: gives the generation
+    /// that it has to have. It learns first, and votes when [`Node::promote`] finds that it has caught up.
+    pub(super) async fn replace(&self, slot: Slot) -> Result<u64, Failure> {
+        if self.file.mode() == ClusterMode::Volatile {
+            return Err(BY_ITSELF.into());
+        }
+        let _one = self.changing.lock().await;
+        let seen = self.seen()?;
+        let of_slot = seen.of(slot);
+        let newest = *of_slot.last().ok_or("this slot has no node")?;
+        if !seen.votes(newest) {
+            return Ok(newest.generation);
+        }
+        if newest == self.member || self.answers(newest).await {
+            return Err("the node of this slot still answers: stop it first".into());
+        }
+        self.reserve(&seen, newest, &[]).await
+    }
+
+    /// Lets a process of a volatile cluster that has no memory take its slot over: gives the generation
+    /// that it has from now on, and that no other process ever has. It votes when it has caught up.
+    ///
+    /// It is refused as long as the node of the slot answers, also if that is learning itself. The process
+    /// that asks has to be the one that the other nodes find at the address of the slot: two
+    /// that are there at once cannot take the slot from each other in turns.
+    pub(super) async fn let_in(&self, slot: Slot, process: &str) -> Result<u64, Failure> {
+        if self.file.mode() != ClusterMode::Volatile {
+            return Err("only a process of a volatile cluster joins by itself".into());
+        }
+        let _one = self.changing.lock().await;
+        let seen = self.seen()?;
+        if seen.is_changing() {
+            return Err("another node is being replaced".into());
+        }
+        let of_slot = seen.of(slot);
+        let newest = *of_slot
+            .last()
+            .ok_or("this slot is not part of the cluster")?;
+        let there = self.process_of(slot).await?;
+        if there.process != process || there.generation != 0 {
+            return Err("another process is there where the others look for this slot".into());
+        }
+        for member in &of_slot {
+            if *member == self.member || self.is_lively(*member) || self.answers(*member).await {
+                return Err(format!("{member} still answers").into());
+            }
+        }
+        // One that died before it could vote leaves with the same step.
+        let gone: Vec<Member> = of_slot
+            .into_iter()
+            .filter(|old| !seen.votes(*old))
+            .collect();
+        self.reserve(&seen, newest, &gone).await
+    }
+
+    /// Adds the next node of a slot to the members, as a learner, in the place of the learners of the
+    /// slot that are gone.
+    async fn reserve(&self, seen: &Seen, newest: Member, gone: &[Member]) -> Result<u64, Failure> {
+        let newcomer = Member {
+            generation: newest.generation + 1,
+            ..newest
+        };
+        let node = self.file.node(newest.slot.get());
+        let node = node.ok_or("this slot is not in the cluster file")?;
+        let address = Address(node.addresses.peers.clone());
+        tracing::warn!(replaced = %newest, by = newcomer.generation, "a node is to be replaced");
+        let gone = gone.iter().map(|member| member.id()).collect();
+        let change = ChangeMembers::Batch(vec![
+            ChangeMembers::RemoveNodes(gone),
+            ChangeMembers::AddNodes([(newcomer.id(), address)].into()),
+        ]);
+        self.change(seen, change).await?;
+        Ok(newcomer.generation)
+    }
+
+    /// What the process says of itself that is there where this slot is looked for.
+    async fn process_of(&self, slot: Slot) -> Result<NodeStatus, Failure> {
+        let node = self.file.node(slot.get());
+        let node = node.ok_or("this slot is not in the cluster file")?;
+        let own = Caller::Process(self.member.slot);
+        let generation = None;
+        let to = Callee { slot, generation };
+        let address = node.addresses.peers.clone();
+        let link = Link::new(Arc::clone(self.trust()), own, to, address);
+        let said = link.call(STATUS, Vec::new(), ASK_TIME).await;
+        let said = said.map_err(|error| format!("nothing to be seen of its process: {error}"))?;
+        NodeStatus::decode(&said).ok_or("it speaks another version".into())
+    }
+
+    /// Whether this very node is there, however badly it may be.
+    async fn answers(&self, member: Member) -> bool {
+        let address = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let node = metrics.membership_config.get_node(&member.id());
+            node.map(|address| address.0.clone()).unwrap_or_default()
+        };
+        let own = Caller::Node(self.member);
+        let link = Link::new(Arc::clone(self.trust()), own, member.into(), address);
+        let answered = link.call(FRESH, Vec::new(), ASK_TIME).await;
+        matches!(answered, Ok(_) | Err(LinkError::Failed(_)))
+    }
+
+    /// Whether this node has answered the leader just now.
+    fn is_lively(&self, member: Member) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        is_lively(&metrics, member.id())
+    }
+
+    /// Lets the new node of a slot vote in the place of the old one, if it has caught up. Says whether it
+    /// has, and the change is through.
+    pub(super) async fn promote(&self, slot: Slot) -> Result<bool, Failure> {
+        if self.file.mode() == ClusterMode::Volatile {
+            return Err(BY_ITSELF.into());
+        }
+        let _one = self.changing.lock().await;
+        let (seen, newcomer) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            if metrics.state != ServerState::Leader {
+                return Err("this node does not lead".into());
+            }
+            let seen = Seen::new(&metrics);
+            let newest = seen.of(slot).last().copied();
+            let newest = newest.filter(|newest| !seen.votes(*newest) || seen.is_changing());
+            let newest = newest.ok_or("nobody waits to take this slot over")?;
+            if seen.is_changing() || !has_caught_up(&metrics, &seen, newest) {
+                return Ok(false);
+            }
+            (seen, newest)
+        };
+        let change = ChangeMembers::ReplaceAllVoters(seen.with(newcomer));
+        self.change(&seen, change).await?;
+        Ok(true)
+    }
+
+    /// Whether any one member may go: see [`NodeStatus::whole`].
+    pub(super) fn is_whole(&self, metrics: &Metrics) -> bool {
+        let seen = Seen::new(metrics);
+        let mut nodes = seen.membership.nodes();
+        metrics.state == ServerState::Leader
+            && !seen.is_changing()
+            && metrics.committed_membership_config.log_id() == metrics.membership_config.log_id()
+            && nodes.all(|(id, _)| {
+                let member = Member::from_id(*id);
+                member == Some(self.member)
+                    || member.is_some_and(|member| {
+                        seen.votes(member)
+                            && is_lively(metrics, *id)
+                            && has_caught_up(metrics, &seen, member)
+                    })
+            })
+    }
+
+    /// While this node leads: finishes a change of the members that another leader has left half done, and
+    /// lets new nodes of a volatile cluster vote as soon as they have caught up.
+    pub(super) async fn tend(&self) {
+        let mut left: Option<(Option<LogId>, Instant)> = None;
+        loop {
+            sleep(LOOK_TIME).await;
+            let Ok(seen) = self.seen() else {
+                left = None;
+                continue;
+            };
+            if !seen.is_changing() {
+                left = None;
+                if let Some(newcomer) = self.heir_of_a_slot(&seen) {
+                    self.hand_slot_over(newcomer).await;
+                }
+                continue;
+            }
+            let since = match left {
+                Some((at, since)) if at == seen.at => since,
+                _ => left.insert((seen.at, system::now())).1,
+            };
+            // Whoever began it here finishes it, in much less time.
+            if since.elapsed() >= LEFT_TIME {
+                let none = ChangeMembers::AddVoterIds(BTreeSet::new());
+                match self.change(&seen, none).await {
+                    Ok(()) => tracing::info!("a change of the members is finished"),
+                    Err(error) => tracing::debug!(error, "a change of the members waits"),
+                }
+            }
+        }
+    }
+
+    /// A node that has caught up and is to vote in the place of another one of its slot.
+    fn heir_of_a_slot(&self, seen: &Seen) -> Option<Member> {
+        if self.file.mode() != ClusterMode::Volatile {
+            return None;
+        }
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let learners = seen.membership.learner_ids();
+        let mut learners = learners.filter_map(Member::from_id);
+        learners.find(|newcomer| {
+            let of_slot = seen.of(newcomer.slot);
+            of_slot.last() == Some(newcomer)
+                && of_slot.iter().any(|old| seen.votes(*old))
+                && is_lively(&metrics, newcomer.id())
+                && has_caught_up(&metrics, seen, *newcomer)
+        })
+    }
+
+    async fn hand_slot_over(&self, newcomer: Member) {
+        let _one = self.changing.lock().await;
+        // What was seen before the lock was had may be the past.
+        let Ok(seen) = self.seen() else { return };
+        if seen.is_changing() || self.heir_of_a_slot(&seen) != Some(newcomer) {
+            return;
+        }
+        let change = ChangeMembers::ReplaceAllVoters(seen.with(newcomer));
+        match self.change(&seen, change).await {
+            Ok(()) => tracing::info!(%newcomer, "votes in the place of the one before"),
+            Err(error) => tracing::warn!(%newcomer, error, "does not vote yet"),
+        }
+    }
+}
+
+/// Whether the leader has heard from it just now.
+fn is_lively(metrics: &Metrics, id: u64) -> bool {
+    let heard = metrics.heartbeat.as_ref().and_then(|heard| heard.get(&id));
+    let silence = heard.and_then(|heard| Some((*heard)?.elapsed()));
+    silence.is_some_and(|silence| silence < rules::ELECTION.1)
+}
+
+/// Whether it is only some entries behind, and knows who belongs to the cluster.
+fn has_caught_up(metrics: &Metrics, seen: &Seen, member: Member) -> bool {
+    let replicated = metrics.replication.as_ref();
+    let matched = replicated.and_then(|all| all.get(&member.id()));
+    let matched = matched.and_then(|matched| Some((*matched)?.index()));
+    let members = seen.at.map_or(0, |id| id.index());
+    let last = metrics.last_log_index.unwrap_or(0);
+    matched.is_some_and(|matched| matched >= members && matched + CAUGHT_UP >= last)
+}
+
+const BY_ITSELF: &str =
+    "a volatile cluster replaces its nodes by itself: only start the process again";
+/// How many entries a node may be behind when it begins to vote.
+const CAUGHT_UP: u64 = 100;
+/// How often the leader looks whether a new node may vote.
+const LOOK_TIME: Duration = Duration::from_millis(50);
+/// After how long a change of the members is taken for one that was left half done.
+const LEFT_TIME: Duration = Duration::from_secs(1);
+/// How long a majority may take for a change of the members.
+const CHANGE_TIME: Duration = Duration::from_secs(5);
+const ASK_TIME: Duration = Duration::from_secs(2);

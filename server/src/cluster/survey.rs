@@ -1,0 +1,185 @@
+//! What a process learns by asking the others how they are.
+//!
+//! It asks when it is no node and looks for the leader that lets it in, and when it has not heard from a
+//! leader for a while. It may find that its slot belongs to a newer node, or that a majority of the
+//! voters has lost its memory. Neither decides anything about locks: those are safe because nobody
+//! grants without a majority of the voters. It is for the people who have to do something about it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_protocol::handshake::Slot;
+use tokio::time::{Instant, sleep};
+
+use super::desk::Role;
+use super::node::Node;
+use super::peer::frame::{JOIN, STATUS};
+use super::peer::handshake::{Callee, Caller};
+use super::peer::link::Link;
+use super::presence::Presence;
+use super::status::{Members, NodeRole, NodeStatus, Place};
+use crate::system;
+
+/// See the module's description.
+pub(super) struct Survey {
+    others: Vec<Link>,
+    /// How many slots the cluster file has.
+    slots: usize,
+    /// How many surveys in a row have found that a majority has lost its memory.
+    deaths: u32,
+}
+
+/// What the others say of themselves, by slot; those that do not answer are missing.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found(BTreeMap<u8, NodeStatus>);
+
+impl Survey {
+    pub(super) fn new(presence: &Presence) -> Self {
+        let all = presence.file.all();
+        let others = all.iter().filter(|node| node.slot != presence.slot);
+        let own = Caller::Process(presence.slot);
+        let link = |slot: Slot, address: &String| {
+            let generation = None;
+            let to = Callee { slot, generation };
+            Link::new(Arc::clone(&presence.trust), own, to, address.clone())
+        };
+        Self {
+            others: others
+                .map(|node| link(node.slot, &node.addresses.peers))
+                .collect(),
+            slots: all.len(),
+            deaths: 0,
+        }
+    }
+
+    /// Asks all others at once.
+    pub(super) async fn ask(&self) -> Found {
+        let asked = self.others.iter().map(|link| async move {
+            let said = link.call(STATUS, Vec::new(), ASK_TIME).await.ok()?;
+            Some((link.slot().get(), NodeStatus::decode(&said)?))
+        });
+        let said = futures_util::future::join_all(asked).await;
+        Found(said.into_iter().flatten().collect())
+    }
+
+    /// Asks the leader to be let in; gives the generation that this process has from now on, or what it
+    /// has to wait for.
+    pub(super) async fn join(&self, found: &Found, process: &str) -> Result<u64, String> {
+        let mut others = self.others.iter();
+        let leader = others.find(|link| found.leads(link.slot().get()));
+        let leader = leader.ok_or(A_LEADER.to_owned())?;
+        let slot = leader.slot().get();
+        let body = process.as_bytes().to_vec();
+        let answer = leader.call(JOIN, body, JOIN_TIME).await;
+        let answer = answer.map_err(|error| format!("the leader in slot {slot}: {error}"))?;
+        let generation = answer.try_into().map(u64::from_be_bytes);
+        generation.map_err(|_| format!("slot {slot}, which speaks another version"))
+    }
+
+    /// Whether a majority of the voters has lost its memory, and the survey before said so too: the
+    /// others are not asked all at the same moment.
+    pub(super) fn is_dead(&mut self, presence: &Presence, found: &Found) -> bool {
+        let mut all = found.0.clone();
+        all.insert(presence.slot.get(), presence.status());
+        self.deaths = match is_dead(&all, self.slots) {
+            true => self.deaths.saturating_add(1),
+            false => 0,
+        };
+        self.deaths >= ENOUGH_DEATHS
+    }
+}
+
+impl Found {
+    /// Whether anybody says that the cluster has begun.
+    pub(super) fn has_begun(&self) -> bool {
+        self.0.values().any(|status| status.begun)
+    }
+
+    fn leads(&self, slot: u8) -> bool {
+        let status = self.0.get(&slot);
+        status.is_some_and(|status| status.role == NodeRole::Leader)
+    }
+
+    /// The generation that has taken the slot of this node over, if a majority has agreed on that.
+    fn successor(&self, own: Place) -> Option<u64> {
+        let members = self.0.values().filter_map(|status| status.members.as_ref());
+        let agreed = members.filter(|members| members.committed);
+        let places = agreed.flat_map(|members| {
+            let voters = members.voters.iter().flatten();
+            voters.chain(&members.learners)
+        });
+        let of_slot = places.filter(|place| place.slot == own.slot);
+        let newest = of_slot.map(|place| place.generation).max();
+        newest.filter(|newest| *newest > own.generation)
+    }
+}
+
+/// Whether so many voters have lost their memory that those which may still have one are no majority.
+///
+/// Who does not answer may remember, and know more than those who do.
+fn is_dead(all: &BTreeMap<u8, NodeStatus>, slots: usize) -> bool {
+    let newest = all.values().filter_map(|said| said.members.as_ref());
+    let newest = newest.max_by_key(|members| (members.term, members.entry));
+    let Some(Members { voters, .. }) = newest else {
+        let lost = all.values().filter(|said| has_forgotten(said));
+        return lost.count() > (slots - 1) / 2;
+    };
+    let complete = voters
+        .iter()
+        .flatten()
+        .all(|voter| all.contains_key(&voter.slot));
+    let is_gone = |voter: &&Place| match all.get(&voter.slot) {
+        None => false,
+        Some(said) if has_forgotten(said) => true,
+        // There is a newer node in its slot. Only if nobody knows of newer voters, that is too late.
+        Some(said) => complete && said.generation != voter.generation,
+    };
+    voters.iter().any(|voters| {
+        let gone = voters.iter().filter(is_gone).count();
+        gone > (voters.len() - 1) / 2
+    })
+}
+
+fn has_forgotten(said: &NodeStatus) -> bool {
+    said.role == NodeRole::Joining
+}
+
+impl Presence {
+    /// Asks the others whenever no leader has been heard from for a while. Returns when they say that a
+    /// newer node has this one's slot, with its generation.
+    pub(super) async fn look_around(&self, node: &Node) -> u64 {
+        let mut survey = Survey::new(self);
+        let own = Place::from(node.member());
+        let mut alone: Option<Instant> = None;
+        loop {
+            sleep(SURVEY_PAUSE).await;
+            if self.desk.role() != Role::Leaderless {
+                alone = None;
+                survey.deaths = 0;
+                self.desk.set_dead(false);
+                continue;
+            }
+            let since = *alone.get_or_insert_with(system::now);
+            if since.elapsed() < ALONE_TIME || !self.status().begun {
+                continue;
+            }
+            let found = survey.ask().await;
+            if let Some(newer) = found.successor(own) {
+                return newer;
+            }
+            let dead = survey.is_dead(self, &found);
+            self.desk.set_dead(dead);
+        }
+    }
+}
+
+/// What a process waits for that knows of no leader.
+pub(super) const A_LEADER: &str = "a node that leads";
+const ASK_TIME: Duration = Duration::from_secs(1);
+/// The leader looks after the old node first, and then needs a majority.
+const JOIN_TIME: Duration = Duration::from_secs(12);
+/// How long without a leader is more than an election.
+const ALONE_TIME: Duration = Duration::from_millis(1_500);
+const SURVEY_PAUSE: Duration = Duration::from_millis(500);
+const ENOUGH_DEATHS: u32 = 3;
