@@ -14,6 +14,10 @@
 /// its makers understand.
 pub const LOG_FILTER: &str = "info,openraft=error";
 
+/// The target of the decision trace: what each node applies from the log, grant by grant, at level
+/// `trace`. It is a way to check a cluster, and costs throughput: every decision is a line.
+pub const DECISIONS: &str = "highwater_server::decisions";
+
 mod batch;
 mod bytes;
 mod codec;

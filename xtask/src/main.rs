@@ -1,8 +1,9 @@
-//! Development tasks: `cargo xtask test | verify | tidy | simulate | interop | demo | prove | images`.
+//! Development tasks: `cargo xtask test | verify | tidy | simulate | chaos | interop | demo | prove | images`.
 //!
 //! Every command that is run is printed first, and a failed one again with the line that repeats
 //! it. `test` is everything there is to run, `verify` everything that only reads.
 
+mod chaos;
 mod demo;
 mod features;
 mod interop;
@@ -26,6 +27,8 @@ usage: cargo xtask TASK
   verify    the gate: format, lints, docs, licences, the core without std, tidiness
   tidy      the rules about files and dependencies alone
   simulate  the lock core on replicas in a simulated world: --seed N for one, --seeds N for many
+  chaos     a real cluster in network namespaces (as root), killed, frozen, cut off, replaced, and
+            what its clients saw, checked: --scenario NAME, --seconds N, --seed N; docs/chaos.md
   interop   the published client's own network tests against our server
   demo      the example `inventory`, on SQLite and on the servers named by HIGHWATER_TEST_*_URL, and
             the example `leader_job`
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let task: fn() -> Result<()> = match words[..] {
         ["simulate", ref options @ ..] => return ended(simulate::run(options)),
+        ["chaos", ref options @ ..] => return ended(chaos::run(options)),
         ["test"] => test::run,
         ["verify"] => verify::run,
         ["tidy"] => tidy::run,

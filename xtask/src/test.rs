@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use cargo_metadata::{Metadata, TargetKind};
 
 use crate::Result;
+use crate::chaos;
 use crate::features::Features;
 use crate::interop;
 use crate::prove;
@@ -65,6 +66,11 @@ pub(crate) fn run() -> Result<()> {
     steps.note("main job", with_servers(demo).run());
     println!("\n$ cargo xtask prove");
     steps.note("proof", prove::run());
+    let left_out = chaos::run_bounded(&metadata);
+    let left_out = left_out.unwrap_or_else(|error| {
+        steps.note("chaos", Err(error));
+        None
+    });
 
     steps.note("interop", totals.run(&cargo(&targets.interop)));
     println!("\n$ cargo xtask interop");
@@ -74,6 +80,9 @@ pub(crate) fn run() -> Result<()> {
     steps.note("conformance", totals.print(expected(lacking)));
     let (passed, failed) = (totals.passed, totals.failed);
     features.tell();
+    if let Some(note) = left_out {
+        println!("NOTE: {note}");
+    }
     let outcome = steps.finish();
     let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
     println!("total: {verdict}, {passed} tests passed, {failed} failed");

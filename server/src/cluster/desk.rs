@@ -10,6 +10,7 @@
 //! proposed it can be turned away (`M`, `E`), after it was nobody but the log knows (`I`).
 
 mod answer;
+pub(super) mod decisions;
 mod force;
 mod inspect;
 mod numbers;
@@ -29,6 +30,7 @@ use highwater_protocol::handshake::Slot;
 use highwater_protocol::{ErrorCode, Incoming, Reply, RequestNumber};
 use tokio::sync::Notify;
 
+use self::decisions::Trace;
 pub(super) use self::reign::Fate;
 use self::reign::{Reign, Then};
 use self::standing::Standing;
@@ -183,11 +185,11 @@ impl Desk {
         self.after_change(&state);
     }
 
-    /// Applies a committed batch, and tells the clients of this node what became of it.
-    pub(super) fn apply(&self, batch: Batch) -> Result<(), Broken> {
+    /// Applies the committed batch at this place of the log, and tells the clients of this node what became of it.
+    pub(super) fn apply(&self, position: u64, batch: Batch) -> Result<(), Broken> {
         let mut state = self.state.lock().map_err(|_| Broken)?;
         let now = self.clock.timestamp();
-        state.apply(now, batch);
+        state.apply(now, position, batch);
         self.after_change(&state);
         Ok(())
     }
@@ -386,8 +388,9 @@ impl State {
         Ok(())
     }
 
-    fn apply(&mut self, now: Timestamp, batch: Batch) {
+    fn apply(&mut self, now: Timestamp, position: u64, batch: Batch) {
         let term = batch.epoch.get();
+        let mut trace = Trace::new(position, batch.epoch);
         let mut thens = match &mut self.reign {
             Some(reign) if reign.term() == term => reign.applied(batch.number),
             _ => Vec::new(),
@@ -395,16 +398,26 @@ impl State {
         .into_iter();
         for operation in batch.operations {
             // Whoever waits in the machine waits in its epoch, and at the leader of that.
-            let epoch = self.machine.epoch().get();
-            let ours = self.reign.as_ref().is_some_and(|own| own.term() == epoch);
+            let epoch = self.machine.epoch();
+            let ours = self
+                .reign
+                .as_ref()
+                .is_some_and(|own| own.term() == epoch.get());
+            let traced = trace.as_mut().map(|trace| (trace, operation.clone()));
             let command = Command::new(batch.epoch, operation);
             let outcome = self.machine.apply(batch.stamp, command);
+            if let Some((trace, operation)) = traced {
+                trace.tell(epoch, &operation, &outcome, &self.machine);
+            }
             for event in outcome.events {
                 self.happened(now, ours, batch.leader, event);
             }
             if let Some(then) = thens.next() {
                 self.decided(now, then, outcome.reply);
             }
+        }
+        if let Some(trace) = trace {
+            trace.end(&self.machine);
         }
         // Also if it has not moved on: what this node's clock showed before is not lease time.
         self.stamped = (self.machine.now(), now);

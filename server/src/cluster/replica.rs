@@ -8,7 +8,7 @@ use highwater_lock::{HashSeed, Machine};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{OptionalSend, RaftSnapshotBuilder};
 
-use super::desk::Desk;
+use super::desk::{Desk, decisions};
 use super::rules;
 use super::snapshots::Snapshots;
 use super::types::{
@@ -52,10 +52,15 @@ impl RaftStateMachine<Types> for Replica {
     {
         while let Some(next) = entries.next().await {
             let (entry, responder) = next?;
+            let position = entry.log_id.index();
+            decisions::entry(position, entry.log_id.committed_leader_id().term);
             self.applied = Some(entry.log_id);
             match entry.payload {
                 Payload::Blank => {}
-                Payload::Normal(batch) => self.desk.apply(batch).map_err(io::Error::other)?,
+                Payload::Normal(batch) => {
+                    let applied = self.desk.apply(position, batch);
+                    applied.map_err(io::Error::other)?;
+                }
                 Payload::Membership(membership) => {
                     self.membership = StoredMembership::new(Some(entry.log_id), membership);
                 }

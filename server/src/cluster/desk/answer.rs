@@ -6,7 +6,7 @@ use highwater_lock::{
 use highwater_protocol::{Reply, RequestNumber};
 
 use super::reign::{Reign, Then};
-use super::{Away, State};
+use super::{Away, State, decisions};
 use crate::outbox::UnsentGrant;
 use crate::translate::{self, Asked, Misfit};
 
@@ -177,7 +177,8 @@ impl State {
     /// an earlier leader granted may have been told to its client, and is left alone.
     pub(super) fn give_back(&mut self, now: Timestamp, keys: KeySet, token: FencingToken) {
         let own = self.reign.as_ref();
-        if own.is_some_and(|reign| reign.may_have_granted(token)) {
+        if let Some(reign) = own.filter(|reign| reign.may_have_granted(token)) {
+            decisions::gave_back(reign.term(), token);
             self.tally.undelivered += 1;
             self.ask(now, translate::give_back(keys, token), Then::Nothing);
         }

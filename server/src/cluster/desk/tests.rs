@@ -37,7 +37,7 @@ fn commit(leader: &Desk, all: &[&Desk]) -> Vec<Operation> {
     while let Some(batch) = leader.next_batch() {
         operations.extend(batch.operations.clone());
         for desk in all {
-            desk.apply(batch.clone()).unwrap();
+            desk.apply(1, batch.clone()).unwrap();
         }
     }
     operations
@@ -154,10 +154,10 @@ async fn what_comes_about_after_all_is_taken_back() {
     // The number may be used again; what the old request brings is not for the new one.
     peer.acquire(&desk, 1, "other", 30);
     let second = desk.next_batch().unwrap();
-    desk.apply(first).unwrap();
+    desk.apply(1, first).unwrap();
     assert!(is_held(&desk, "free"));
     assert_eq!(peer.replies(), []);
-    desk.apply(second).unwrap();
+    desk.apply(1, second).unwrap();
     peer.token();
     let back = commit(&desk, &[&desk]);
     assert!(matches!(back[..], [Operation::Release { .. }]), "{back:?}");
@@ -178,7 +178,7 @@ async fn who_was_told_that_nobody_knows_does_not_stay_in_the_queue() {
     advance(Duration::from_millis(1_300)).await;
     lead(&desk, 1);
     assert_eq!(peer.replies(), [Reply::Indeterminate { id: id(1) }]);
-    desk.apply(batch).unwrap();
+    desk.apply(1, batch).unwrap();
     // Until it is out of the queue its number is in use, or the machine would mix the two up.
     let again = Request::Acquire {
         id: id(1),
@@ -266,7 +266,7 @@ async fn a_lease_lasts_as_long_whoever_leads() {
         // An outage counts here because the second one was up all the time.
         assert_eq!(tick.stamp.saturating_since(granted), Duration::from_secs(4));
         all.iter()
-            .for_each(|desk| desk.apply(tick.clone()).unwrap());
+            .for_each(|desk| desk.apply(1, tick.clone()).unwrap());
         assert!(is_held(second, "k"));
         for (seconds, held) in [(5, true), (2, false)] {
             advance(Duration::from_secs(seconds)).await;
@@ -300,7 +300,7 @@ async fn the_end_of_a_lease_is_proposed_once_by_the_leader() {
     lead(&leader, 1);
     assert_eq!(leader.next_batch(), None);
     all.iter()
-        .for_each(|desk| desk.apply(tick.clone()).unwrap());
+        .for_each(|desk| desk.apply(1, tick.clone()).unwrap());
     assert!(!is_held(&leader, "k") && !is_held(&other, "k"));
 }
 

@@ -1,0 +1,391 @@
+//! The processes of a cluster.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use highwater_server::cluster::{self, ClusterFile, NodeAddresses, NodeRole, NodeStatus};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::Failure;
+use crate::network::{Network, address};
+use crate::process;
+use crate::random::Random;
+use crate::record::Recorder;
+use crate::trace::Trace;
+
+/// All nodes, and what is needed to start one.
+pub(crate) struct Nodes {
+    pub(crate) file: ClusterFile,
+    pub(crate) token: PathBuf,
+    network: Network,
+    program: PathBuf,
+    work: PathBuf,
+    recorder: Arc<Recorder>,
+    trace: Arc<Trace>,
+    random: Random,
+    slots: Vec<Node>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+/// One slot and who is in it.
+#[derive(Debug, Default)]
+struct Node {
+    process: Option<Child>,
+    starts: u32,
+    generation: u64,
+    /// It was made to end: with a full disk, say.
+    may_end: bool,
+    stopped: bool,
+}
+
+impl Nodes {
+    /// Makes the files of a cluster and a disk for each node. Nothing runs yet.
+    pub(crate) async fn create(
+        network: Network,
+        count: u8,
+        program: &Path,
+        work: &Path,
+        random: Random,
+        recorder: Arc<Recorder>,
+        trace: Arc<Trace>,
+    ) -> Result<Self, Failure> {
+        let addresses: Vec<NodeAddresses> = (0..count)
+            .map(|slot| NodeAddresses {
+                clients: format!("{}:5225", address(slot)),
+                peers: format!("{}:5227", address(slot)),
+            })
+            .collect();
+        let made = ClusterFile::create(work.join("files"), &addresses)?;
+        for slot in 0..count {
+            // Only seen by what runs in here, and gone with it.
+            let disk = work.join(format!("disk-{slot}"));
+            std::fs::create_dir_all(&disk)?;
+            let disk = disk.to_string_lossy().into_owned();
+            process::run(&["mount", "-t", "tmpfs", "-o", DISK, "none", &disk]).await?;
+            // Each node has a copy of the files of its own: it leaves marks beside them.
+            let files = work.join(format!("files-{slot}"));
+            std::fs::create_dir_all(&files)?;
+            for path in [&made.file, &made.peer_secret, &made.client_token] {
+                let name = path.file_name().ok_or("a file has a name")?;
+                std::fs::copy(path, files.join(name))?;
+            }
+        }
+        let slots = (0..count).map(|_| Node {
+            generation: 1,
+            ..Node::default()
+        });
+        Ok(Self {
+            file: ClusterFile::read(&made.file)?,
+            token: made.client_token,
+            network,
+            program: program.to_owned(),
+            work: work.to_owned(),
+            recorder,
+            trace,
+            random,
+            slots: slots.collect(),
+            readers: Vec::new(),
+        })
+    }
+
+    pub(crate) fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// All slots.
+    pub(crate) fn all(&self) -> impl Iterator<Item = u8> + use<> {
+        0..u8::try_from(self.slots.len()).unwrap_or(u8::MAX)
+    }
+
+    fn node(&mut self, slot: u8) -> &mut Node {
+        &mut self.slots[usize::from(slot)]
+    }
+
+    fn disk(&self, slot: u8) -> PathBuf {
+        self.work.join(format!("disk-{slot}"))
+    }
+
+    /// Starts the node of a slot, if it does not run.
+    pub(crate) fn start(&mut self, slot: u8) -> Result<(), Failure> {
+        let name = self.network.node(slot);
+        let log = self.work.join(format!("node-{slot}.log"));
+        let (data, files) = (
+            self.disk(slot).join("data"),
+            self.work.join(format!("files-{slot}")),
+        );
+        let program = self.program.clone();
+        let clock = self.random.number(0..1_000_000).to_string();
+        let node = self.node(slot);
+        if node.process.is_some() {
+            return Ok(());
+        }
+        node.starts += 1;
+        node.may_end = false;
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &name]);
+        // Its monotonic clock shows something else after each start, and than those of the others.
+        command
+            .args(["unshare", "--time", "--monotonic", &clock])
+            .arg(program);
+        command.args(["serve", "--cluster-slot", &slot.to_string()]);
+        command.args(["--cluster-generation", &node.generation.to_string()]);
+        command.arg("--cluster").arg(files.join("cluster.toml"));
+        command
+            .arg("--client-token-file")
+            .arg(files.join("client.token"));
+        command.arg("--data-dir").arg(data);
+        command.args(["--log-level", LOG]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut process = command.stderr(Stdio::piped()).spawn()?;
+        let said = process.stderr.take().ok_or("a pipe was asked for")?;
+        node.process = Some(process);
+        let start = node.starts;
+        let (recorder, trace) = (Arc::clone(&self.recorder), Arc::clone(&self.trace));
+        let mut log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(log)?;
+        writeln!(log, "--- start {start}")?;
+        self.readers.push(std::thread::spawn(move || {
+            for line in BufReader::new(said).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line);
+                if !trace.take(recorder.now(), slot, &line) {
+                    // What cannot be kept is missed only by who reads it.
+                    let _ = writeln!(log, "{line}");
+                }
+            }
+        }));
+        Ok(())
+    }
+
+    /// Sends a signal to the process of a slot, if it runs.
+    pub(crate) fn signal(&mut self, slot: u8, signal: Signal) -> Result<(), Failure> {
+        let node = self.node(slot);
+        if let Some(process) = &node.process {
+            match signal {
+                Signal::SIGSTOP => node.stopped = true,
+                Signal::SIGCONT => node.stopped = false,
+                _ => {}
+            }
+            kill(Pid::from_raw(process.id().try_into()?), signal)?;
+        }
+        Ok(())
+    }
+
+    /// kill -9, and the process is gone.
+    pub(crate) fn kill(&mut self, slot: u8) -> Result<(), Failure> {
+        let node = self.node(slot);
+        node.stopped = false;
+        if let Some(mut process) = node.process.take() {
+            process.kill()?;
+            process.wait()?;
+        }
+        Ok(())
+    }
+
+    /// SIGTERM, and waits until the process has ended by itself.
+    pub(crate) async fn terminate(&mut self, slot: u8) -> Result<(), Failure> {
+        self.signal(slot, Signal::SIGTERM)?;
+        let begun = Instant::now();
+        while let Some(process) = &mut self.node(slot).process {
+            if let Some(status) = process.try_wait()? {
+                self.node(slot).process = None;
+                if !status.success() {
+                    return Err(format!("node {slot} ended with {status} on SIGTERM").into());
+                }
+            } else if begun.elapsed() > ORDERLY {
+                return Err(format!("node {slot} does not end on SIGTERM").into());
+            }
+            tokio::time::sleep(SHORT).await;
+        }
+        Ok(())
+    }
+
+    /// Takes all room of a node's disk, or gives it back.
+    pub(crate) fn fill(&mut self, slot: u8, full: bool) -> Result<(), Failure> {
+        let file = self.disk(slot).join("fill");
+        if !full {
+            return match std::fs::remove_file(file) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+                _ => Ok(()),
+            };
+        }
+        self.node(slot).may_end = true;
+        let mut file = std::fs::File::create(file)?;
+        let chunk = vec![0; 64 * 1024];
+        while file.write_all(&chunk).is_ok() {}
+        while file.write_all(&[0]).is_ok() {}
+        Ok(())
+    }
+
+    /// Notes which processes have ended.
+    ///
+    /// # Errors
+    /// One that was not made to.
+    pub(crate) fn look(&mut self) -> Result<(), Failure> {
+        for (slot, node) in self.slots.iter_mut().enumerate() {
+            let Some(process) = &mut node.process else {
+                continue;
+            };
+            let ended: Option<ExitStatus> = process.try_wait()?;
+            let Some(status) = ended else { continue };
+            node.process = None;
+            if !node.may_end || status.success() {
+                return Err(format!("node {slot} has ended by itself with {status}").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the node of this slot runs and is not stopped.
+    pub(crate) fn is_up(&self, slot: u8) -> bool {
+        let node = &self.slots[usize::from(slot)];
+        node.process.is_some() && !node.stopped
+    }
+
+    /// Lets a new node take the place of one that has lost its memory.
+    pub(crate) async fn replace(&mut self, slot: u8) -> Result<(), Failure> {
+        self.kill(slot)?;
+        std::fs::remove_dir_all(self.disk(slot).join("data"))?;
+        let begun = Instant::now();
+        let generation = loop {
+            if let Some(leader) = self.leader().await
+                && let Ok(generation) = cluster::replace(&self.file, leader, slot, None).await
+            {
+                break generation;
+            }
+            if begun.elapsed() > HEALING {
+                return Err(format!("node {slot} is not replaced").into());
+            }
+            tokio::time::sleep(SHORT).await;
+        };
+        self.node(slot).generation = generation;
+        self.start(slot)?;
+        loop {
+            if let Some(leader) = self.leader().await
+                && let Ok(true) = cluster::promote(&self.file, leader, slot, None).await
+            {
+                return Ok(());
+            }
+            self.look()?;
+            if begun.elapsed() > HEALING {
+                return Err(format!("the new node {slot} does not catch up").into());
+            }
+            tokio::time::sleep(SHORT).await;
+        }
+    }
+
+    /// What the nodes say that answer.
+    pub(crate) async fn statuses(&self) -> Vec<NodeStatus> {
+        let mut asked = tokio::task::JoinSet::new();
+        for slot in self.all().filter(|slot| self.is_up(*slot)) {
+            let file = self.file.clone();
+            asked.spawn(async move {
+                let status = cluster::status(&file, slot, None);
+                let status = tokio::time::timeout(ANSWER, status).await;
+                status.ok()?.ok()
+            });
+        }
+        asked.join_all().await.into_iter().flatten().collect()
+    }
+
+    /// Who leads, if somebody does.
+    pub(crate) async fn leader(&self) -> Option<u8> {
+        let statuses = self.statuses().await;
+        let leaders = statuses.iter().filter(|node| node.role == NodeRole::Leader);
+        leaders.max_by_key(|node| node.term).map(|node| node.slot)
+    }
+
+    /// Starts and continues everything, and waits until all nodes follow one leader and have applied
+    /// what it has.
+    pub(crate) async fn whole(&mut self) -> Result<(), Failure> {
+        for slot in self.all() {
+            self.fill(slot, false)?;
+            self.signal(slot, Signal::SIGCONT)?;
+        }
+        let begun = Instant::now();
+        loop {
+            self.look()?;
+            for slot in self.all() {
+                self.start(slot)?;
+            }
+            let statuses = self.statuses().await;
+            let leader = statuses.iter().find(|node| node.role == NodeRole::Leader);
+            if let Some(leader) = leader
+                && statuses.len() == self.slots.len()
+                && statuses.iter().all(|node| {
+                    node.leader == Some(leader.slot)
+                        && node.applied.unwrap_or(0) + BEHIND >= leader.applied.unwrap_or(0)
+                })
+            {
+                return Ok(());
+            }
+            if begun.elapsed() > HEALING {
+                return Err(format!("the cluster does not become whole: {statuses:?}").into());
+            }
+            tokio::time::sleep(SHORT).await;
+        }
+    }
+
+    /// Begins the cluster.
+    pub(crate) async fn begin(&mut self) -> Result<(), Failure> {
+        for slot in self.all() {
+            self.start(slot)?;
+        }
+        let begun = Instant::now();
+        // The first ones may not listen yet.
+        while self.statuses().await.len() < self.slots.len() {
+            self.look()?;
+            if begun.elapsed() > HEALING {
+                return Err("the nodes do not start".into());
+            }
+            tokio::time::sleep(SHORT).await;
+        }
+        cluster::init(&self.file, 0, None).await?;
+        self.whole().await
+    }
+
+    /// Ends all nodes in an orderly way, and reads what they said to the end.
+    pub(crate) async fn end(&mut self) -> Result<(), Failure> {
+        for slot in self.all() {
+            self.signal(slot, Signal::SIGCONT)?;
+            self.signal(slot, Signal::SIGTERM)?;
+        }
+        for slot in self.all() {
+            self.terminate(slot).await?;
+        }
+        for reader in self.readers.drain(..) {
+            reader.join().map_err(|_| "a reader has panicked")?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for node in &mut self.slots {
+            if let Some(process) = &mut node.process {
+                let _ = process.kill();
+                let _ = process.wait();
+            }
+        }
+    }
+}
+
+/// What each node has for its data, so that it can be filled in no time.
+const DISK: &str = "size=64m";
+const LOG: &str = "info,openraft=error,highwater_server::decisions=trace";
+const SHORT: Duration = Duration::from_millis(20);
+/// How long a node may take to say how it is.
+const ANSWER: Duration = Duration::from_millis(700);
+/// How long a node may take to end after SIGTERM: it hands over, and lets its clients hear of that.
+const ORDERLY: Duration = Duration::from_secs(20);
+/// How long a cluster may take to become whole when nothing is broken any more.
+const HEALING: Duration = Duration::from_secs(40);
+/// How many entries a node may be behind and still count as whole.
+const BEHIND: u64 = 200;
