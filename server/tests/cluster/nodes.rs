@@ -115,6 +115,24 @@ impl Nodes {
         nodes
     }
 
+    /// Where the cluster file is.
+    pub(crate) fn files(&self) -> PathBuf {
+        self.folder.path().join("files")
+    }
+
+    /// The mark of a slot that has been part of the cluster.
+    pub(crate) fn marker(&self, slot: u8) -> PathBuf {
+        self.files().join(format!("cluster.toml.slot-{slot}.used"))
+    }
+
+    /// Lets a process that was started beside this harness, or was taken from it, have the address of its
+    /// slot; gives the one that had it.
+    pub(crate) fn put(&mut self, slot: u8, server: Server) -> Option<Server> {
+        self.proxies[usize::from(slot)].lead_to(server.peer_addr());
+        self.entrances[usize::from(slot)].lead_to(Some(server.local_addr()));
+        self.servers[usize::from(slot)].replace(server)
+    }
+
     pub(crate) fn data_dir(&self, slot: u8) -> PathBuf {
         let generation = self.generations[usize::from(slot)];
         self.folder.path().join(format!("data-{slot}-{generation}"))
@@ -157,9 +175,7 @@ impl Nodes {
                 Err(error) => panic!("slot {slot}: {error:?}"),
             }
         };
-        self.proxies[usize::from(slot)].lead_to(server.peer_addr());
-        self.entrances[usize::from(slot)].lead_to(Some(server.local_addr()));
-        self.servers[usize::from(slot)] = Some(server);
+        drop(self.put(slot, server));
     }
 
     /// Ends a node at once, without telling anybody.

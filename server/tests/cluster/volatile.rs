@@ -1,38 +1,49 @@
 //! Clusters that keep nothing on disk: a process that starts again is a new node.
 
 use highwater_protocol::Reply;
-use highwater_server::cluster::NodeRole;
+use highwater_server::Readiness;
+use highwater_server::cluster::{self, NodeRole, NodeStatus};
 
 use crate::nodes::{Nodes, eventually};
+use crate::peer::{PRE_VOTE, Peer, VOTE, irresistible};
+
+pub(crate) fn status(nodes: &Nodes, slot: u8) -> NodeStatus {
+    nodes.server(slot).cluster_status().unwrap()
+}
 
 /// Waits until any one node may go.
-async fn whole(nodes: &Nodes) -> u8 {
+pub(crate) async fn whole(nodes: &Nodes) -> u8 {
     eventually("all voters have caught up", async || {
         let leader = nodes.leader().await;
-        let status = nodes.server(leader).cluster_status().unwrap();
-        status.whole.then_some(leader)
+        status(nodes, leader).whole.then_some(leader)
     })
     .await
 }
 
-#[tokio::test]
-async fn all_nodes_restart_one_after_the_other_and_locks_stay() {
-    let mut nodes = Nodes::volatile(3).await;
+/// The generations of the voters, by slot, as the leader has them.
+pub(crate) async fn generations(nodes: &Nodes) -> Vec<u64> {
+    let members = status(nodes, whole(nodes).await).members.unwrap();
+    assert_eq!((members.voters.len(), members.learners.len()), (1, 0));
+    let mut voters = members.voters[0].clone();
+    voters.sort_unstable();
+    voters.iter().map(|place| place.generation).collect()
+}
+
+async fn rolls(count: u8) {
+    let mut nodes = Nodes::volatile(count).await;
     let mut client = nodes.client(whole(&nodes).await).await;
     let kept = client.lock("kept", 0, 200).await;
     let mut highest = kept;
     for round in 0..2 {
-        for slot in 0..3 {
+        for slot in 0..count {
             whole(&nodes).await;
             match round {
                 0 => nodes.stop(slot).await,
                 _ => nodes.kill(slot),
             }
             nodes.start(slot).await;
-            eventually("it votes", async || {
-                let status = nodes.server(slot).cluster_status()?;
-                let generation = status.generation;
-                (generation == round + 2 && status.role != NodeRole::Joining).then_some(())
+            eventually("it is the next node", async || {
+                (status(&nodes, slot).generation == round + 2).then_some(())
             })
             .await;
             let mut client = nodes.client(whole(&nodes).await).await;
@@ -44,12 +55,153 @@ async fn all_nodes_restart_one_after_the_other_and_locks_stay() {
             client.unlock("free", token).await;
         }
     }
-    let leader = whole(&nodes).await;
-    let status = nodes.server(leader).cluster_status().unwrap();
-    let voters = &status.members.unwrap().voters;
-    assert_eq!(voters.len(), 1);
-    assert!(voters[0].iter().all(|place| place.generation == 3));
-    let mut client = nodes.client(leader).await;
+    assert_eq!(generations(&nodes).await, vec![3; count.into()]);
+    let mut client = nodes.client(whole(&nodes).await).await;
     client.unlock("kept", kept).await;
     assert!(client.lock("kept", 0, 200).await > highest);
+}
+
+#[tokio::test]
+async fn three_nodes_restart_one_after_the_other_and_locks_stay() {
+    rolls(3).await;
+}
+
+#[tokio::test]
+async fn five_nodes_restart_one_after_the_other_and_locks_stay() {
+    rolls(5).await;
+}
+
+/// A process that dies before it votes leaves nothing that keeps the next one out, and none gets the
+/// generation of another.
+#[tokio::test]
+async fn a_process_that_keeps_dying_is_let_in_in_the_end() {
+    let mut nodes = Nodes::volatile(3).await;
+    let away = nodes.slots().find(|slot| *slot != 0).unwrap();
+    let mut highest = 1;
+    for _ in 0..4 {
+        nodes.kill(away);
+        nodes.start(away).await;
+        let generation = eventually("it is let in", async || {
+            let generation = status(&nodes, away).generation;
+            (generation > 0).then_some(generation)
+        })
+        .await;
+        assert!(generation > highest, "{generation} after {highest}");
+        highest = generation;
+    }
+    assert_eq!(generations(&nodes).await[usize::from(away)], highest);
+}
+
+/// With five nodes, two may be gone at once: also the leader that has let a process in.
+#[tokio::test]
+async fn a_leader_that_dies_while_a_node_takes_its_slot_over_is_replaced_too() {
+    let mut nodes = Nodes::volatile(5).await;
+    let leader = whole(&nodes).await;
+    let mut client = nodes.client(leader).await;
+    let kept = client.lock("kept", 0, 200).await;
+    let away = nodes.slots().find(|slot| *slot != leader).unwrap();
+    nodes.kill(away);
+    nodes.start(away).await;
+    eventually("it is let in", async || {
+        (status(&nodes, away).generation == 2).then_some(())
+    })
+    .await;
+    nodes.kill(leader);
+    nodes.start(leader).await;
+    let next = whole(&nodes).await;
+    let mut expected = vec![1; 5];
+    expected[usize::from(away)] = 2;
+    expected[usize::from(leader)] = 2;
+    assert_eq!(generations(&nodes).await, expected);
+    let mut client = nodes.client(next).await;
+    let taken = client.acquire("kept", 0, 200).await;
+    assert!(matches!(taken, Reply::TimedOut { .. }), "{taken:?}");
+    client.unlock("kept", kept).await;
+}
+
+#[tokio::test]
+async fn the_address_decides_which_of_two_processes_has_the_slot() {
+    let mut nodes = Nodes::volatile(3).await;
+    let leader = whole(&nodes).await;
+    let slot = nodes.slots().find(|slot| *slot != leader).unwrap();
+
+    // A second one while the first is there, and one more: none of them gets anything.
+    let second = nodes.builder(slot).start().await.unwrap();
+    let third = nodes.builder(slot).start().await.unwrap();
+    for other in [&second, &third] {
+        eventually("it is told why it waits", async || {
+            let reason = other.cluster_status()?.waits_for?;
+            reason.contains("another process is there").then_some(())
+        })
+        .await;
+    }
+    assert_eq!(generations(&nodes).await, [1; 3]);
+
+    // The first one goes: the one that has its address takes the slot over, the other one waits on.
+    nodes.kill(slot);
+    drop(nodes.put(slot, second));
+    eventually("it votes", async || {
+        (generations(&nodes).await[usize::from(slot)] == 2).then_some(())
+    })
+    .await;
+    let status = third.cluster_status().unwrap();
+    assert_eq!((status.role, status.generation), (NodeRole::Joining, 0));
+    let refused = cluster::replace(&nodes.file, leader, slot, None).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("by itself"), "{refused}");
+}
+
+/// A node that was cut off for so long that another process has its slot ends when it hears of it.
+#[tokio::test]
+async fn a_displaced_node_ends_and_a_newer_one_has_its_place() {
+    let mut nodes = Nodes::volatile(3).await;
+    let leader = whole(&nodes).await;
+    let slot = nodes.slots().find(|slot| *slot != leader).unwrap();
+    nodes.isolate(slot);
+    let new = nodes.builder(slot).start().await.unwrap();
+    let old = nodes.put(slot, new).unwrap();
+    eventually("it is alone", async || {
+        (old.readiness() == Readiness::NoLeader).then_some(())
+    })
+    .await;
+    nodes.heal();
+    eventually("the new process votes", async || {
+        (generations(&nodes).await[usize::from(slot)] == 2).then_some(())
+    })
+    .await;
+    let ended = tokio::time::timeout(crate::nodes::LIMIT, old.failed()).await;
+    assert!(ended.is_ok(), "a displaced node goes on");
+    assert_eq!(old.readiness(), Readiness::Displaced);
+    whole(&nodes).await;
+}
+
+/// Whoever speaks as a node whose slot has gone to a newer one is not heard, whatever it says.
+#[tokio::test]
+async fn a_dead_generation_is_neither_heard_nor_spoken_to() {
+    let mut nodes = Nodes::volatile(3).await;
+    let leader = whole(&nodes).await;
+    let slot = nodes.slots().find(|slot| *slot != leader).unwrap();
+    nodes.kill(slot);
+    nodes.start(slot).await;
+    eventually("the new process votes", async || {
+        (generations(&nodes).await[usize::from(slot)] == 2).then_some(())
+    })
+    .await;
+    let leader = whole(&nodes).await;
+    let term = status(&nodes, leader).term;
+    for other in 0..3 {
+        let generation = status(&nodes, other).generation;
+        let address = nodes.server(other).peer_addr().unwrap();
+        let dead = Peer::open(&nodes, address, (slot, 1), (other, generation)).await;
+        let mut dead = dead.unwrap();
+        for kind in [VOTE, PRE_VOTE] {
+            let answer = dead.call(kind, &irresistible((slot, 1))).await;
+            let refused = answer.unwrap_err();
+            assert!(refused.contains("taken this slot over"), "{refused}");
+        }
+        let wrong = Peer::open(&nodes, address, (leader, 1), (other, generation + 1)).await;
+        assert_eq!(wrong.err(), Some(3));
+    }
+    assert_eq!(whole(&nodes).await, leader);
+    assert_eq!(status(&nodes, leader).term, term);
 }
