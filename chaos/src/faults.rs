@@ -1,7 +1,7 @@
 //! What can be done to a cluster.
 
 use std::net::Ipv4Addr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use highwater_server::cluster;
 use nix::sys::signal::Signal;
@@ -137,6 +137,11 @@ impl Fault {
         self.told().1
     }
 
+    /// Whether one process ends by it, and comes back only when all is mended.
+    pub(crate) fn ends_one(self) -> bool {
+        matches!(self, Self::KillLeader | Self::KillFollower)
+    }
+
     /// Whether it may happen together with others. Those that may not need a majority to come to
     /// their end.
     pub(crate) fn combines(self) -> bool {
@@ -158,6 +163,10 @@ impl Drops {
 
     fn at(&mut self, slot: u8) -> &mut Rules {
         &mut self.0[usize::from(slot)]
+    }
+
+    fn are_none(&self) -> bool {
+        self.0.iter().all(|rules| *rules == Rules::default())
     }
 
     async fn apply(&self, nodes: &Nodes) -> Result<(), Failure> {
@@ -226,7 +235,17 @@ pub(crate) async fn inject(
         Fault::DeafFollower => drops.at(follower).from.extend(rest(follower)),
         Fault::CutOneLink => *drops.at(leader) = Rules::cut_off([address(follower)]),
         Fault::Loss => slots.iter().for_each(|slot| drops.at(*slot).loss = LOSS),
-        Fault::FullDisk => nodes.fill(leader, true)?,
+        Fault::FullDisk => {
+            nodes.fill(leader, true)?;
+            let begun = Instant::now();
+            while nodes.is_up(leader) && begun.elapsed() < STEPPING_OUT {
+                sleep(Duration::from_millis(10)).await;
+                nodes.look()?;
+            }
+            if nodes.is_up(leader) && drops.are_none() {
+                return Err(format!("node {leader} goes on with a disk that is full").into());
+            }
+        }
         Fault::StepDown => {
             // It may be refused: the leader may have changed meanwhile, or nobody may take over.
             let _ = cluster::step_down(&nodes.file, leader, None).await;
@@ -249,5 +268,7 @@ pub(crate) async fn inject(
     drops.apply(nodes).await
 }
 
+/// How long a leader with a full disk may go on: clients have it write all the time.
+const STEPPING_OUT: Duration = Duration::from_secs(5);
 /// Of a hundred packets.
 const LOSS: u8 = 30;

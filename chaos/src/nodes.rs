@@ -7,12 +7,15 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use highwater_server::cluster::{self, ClusterFile, NodeAddresses, NodeRole, NodeStatus};
+use highwater_server::cluster::{
+    self, ClusterFile, ClusterMode, NodeAddresses, NodeRole, NodeStatus,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Failure;
 use crate::network::{Network, address};
+use crate::options::Options;
 use crate::process;
 use crate::random::Random;
 use crate::record::Recorder;
@@ -47,21 +50,25 @@ impl Nodes {
     /// Makes the files of a cluster and a disk for each node. Nothing runs yet.
     pub(crate) async fn create(
         network: Network,
-        count: u8,
+        options: &Options,
         program: &Path,
         work: &Path,
         random: Random,
         recorder: Arc<Recorder>,
         trace: Arc<Trace>,
     ) -> Result<Self, Failure> {
-        let addresses: Vec<NodeAddresses> = (0..count)
+        let addresses: Vec<NodeAddresses> = (0..options.nodes)
             .map(|slot| NodeAddresses {
                 clients: format!("{}:5225", address(slot)),
                 peers: format!("{}:5227", address(slot)),
             })
             .collect();
-        let made = ClusterFile::create(work.join("files"), &addresses)?;
-        for slot in 0..count {
+        let mode = match options.volatile {
+            true => ClusterMode::Volatile,
+            false => ClusterMode::Durable,
+        };
+        let made = ClusterFile::create_as(mode, work.join("files"), &addresses)?;
+        for slot in 0..options.nodes {
             // Only seen by what runs in here, and gone with it.
             let disk = work.join(format!("disk-{slot}"));
             std::fs::create_dir_all(&disk)?;
@@ -75,7 +82,7 @@ impl Nodes {
                 std::fs::copy(path, files.join(name))?;
             }
         }
-        let slots = (0..count).map(|_| Node {
+        let slots = (0..options.nodes).map(|_| Node {
             generation: 1,
             ..Node::default()
         });
@@ -102,6 +109,10 @@ impl Nodes {
         0..u8::try_from(self.slots.len()).unwrap_or(u8::MAX)
     }
 
+    fn is_durable(&self) -> bool {
+        self.file.mode() == ClusterMode::Durable
+    }
+
     fn node(&mut self, slot: u8) -> &mut Node {
         &mut self.slots[usize::from(slot)]
     }
@@ -119,6 +130,7 @@ impl Nodes {
             self.work.join(format!("files-{slot}")),
         );
         let program = self.program.clone();
+        let is_durable = self.is_durable();
         let clock = self.random.number(0..1_000_000).to_string();
         let node = self.node(slot);
         if node.process.is_some() {
@@ -133,12 +145,14 @@ impl Nodes {
             .args(["unshare", "--time", "--monotonic", &clock])
             .arg(program);
         command.args(["serve", "--cluster-slot", &slot.to_string()]);
-        command.args(["--cluster-generation", &node.generation.to_string()]);
         command.arg("--cluster").arg(files.join("cluster.toml"));
         command
             .arg("--client-token-file")
             .arg(files.join("client.token"));
-        command.arg("--data-dir").arg(data);
+        if is_durable {
+            command.args(["--cluster-generation", &node.generation.to_string()]);
+            command.arg("--data-dir").arg(data);
+        }
         command.args(["--log-level", LOG]);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let mut process = command.stderr(Stdio::piped()).spawn()?;
@@ -154,9 +168,11 @@ impl Nodes {
         self.readers.push(std::thread::spawn(move || {
             for line in BufReader::new(said).split(b'\n').map_while(Result::ok) {
                 let line = String::from_utf8_lossy(&line);
-                if !trace.take(recorder.now(), slot, &line) {
+                let at = recorder.now();
+                if !trace.take(at, slot, &line) {
+                    let (seconds, micros) = (at / 1_000_000, at % 1_000_000);
                     // What cannot be kept is missed only by who reads it.
-                    let _ = writeln!(log, "{line}");
+                    let _ = writeln!(log, "{seconds:>4}.{micros:06} {line}");
                 }
             }
         }));
@@ -251,6 +267,10 @@ impl Nodes {
     /// Lets a new node take the place of one that has lost its memory.
     pub(crate) async fn replace(&mut self, slot: u8) -> Result<(), Failure> {
         self.kill(slot)?;
+        if !self.is_durable() {
+            // It does the rest by itself.
+            return self.whole().await;
+        }
         std::fs::remove_dir_all(self.disk(slot).join("data"))?;
         let begun = Instant::now();
         let generation = loop {
@@ -301,8 +321,8 @@ impl Nodes {
         leaders.max_by_key(|node| node.term).map(|node| node.slot)
     }
 
-    /// Starts and continues everything, and waits until all nodes follow one leader and have applied
-    /// what it has.
+    /// Starts and continues everything, and waits until all nodes follow one leader, which finds that
+    /// each of them may go.
     pub(crate) async fn whole(&mut self) -> Result<(), Failure> {
         for slot in self.all() {
             self.fill(slot, false)?;
@@ -317,11 +337,9 @@ impl Nodes {
             let statuses = self.statuses().await;
             let leader = statuses.iter().find(|node| node.role == NodeRole::Leader);
             if let Some(leader) = leader
+                && leader.whole
                 && statuses.len() == self.slots.len()
-                && statuses.iter().all(|node| {
-                    node.leader == Some(leader.slot)
-                        && node.applied.unwrap_or(0) + BEHIND >= leader.applied.unwrap_or(0)
-                })
+                && statuses.iter().all(|node| node.leader == Some(leader.slot))
             {
                 return Ok(());
             }
@@ -386,6 +404,4 @@ const ANSWER: Duration = Duration::from_millis(700);
 /// How long a node may take to end after SIGTERM: it hands over, and lets its clients hear of that.
 const ORDERLY: Duration = Duration::from_secs(20);
 /// How long a cluster may take to become whole when nothing is broken any more.
-const HEALING: Duration = Duration::from_secs(40);
-/// How many entries a node may be behind and still count as whole.
-const BEHIND: u64 = 200;
+const HEALING: Duration = Duration::from_secs(20);

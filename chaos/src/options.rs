@@ -6,7 +6,7 @@ use crate::faults::Fault;
 
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask chaos [--scenario NAME] [--seconds N] [--seed N] [--seeds N] [--nodes 3|5]
-                         [--program FILE] [--keep FOLDER]
+                         [--volatile] [--program FILE] [--keep FOLDER]
 
   --scenario  `tour`: every fault once, one after the other; `random`: several at once, chosen by the
               seed; or the name of one fault (`list` names them) or of several, with + between
@@ -15,6 +15,7 @@ usage: cargo xtask chaos [--scenario NAME] [--seconds N] [--seed N] [--seeds N] 
   --seed      the first seed. Without it one is made up and printed
   --seeds     how many seeds, one after the other, each with a new cluster. Without it: 1
   --nodes     how many nodes. Without it: 3
+  --volatile  a cluster that keeps nothing on disk. What would lose a majority's memory is left out
   --program   the `highwater` to run
   --keep      where logs and histories go. Without it: target/chaos
   --probe     only find out whether it can be run here";
@@ -29,6 +30,7 @@ pub(crate) struct Options {
     pub(crate) nodes: u8,
     pub(crate) program: PathBuf,
     pub(crate) keep: PathBuf,
+    pub(crate) volatile: bool,
     pub(crate) probe: bool,
     pub(crate) list: bool,
     /// For the inner process, which the outer one starts.
@@ -62,14 +64,20 @@ impl Options {
             nodes: 3,
             program: "target/debug/highwater".into(),
             keep: "target/chaos".into(),
+            volatile: false,
             probe: false,
             list: false,
             inside: None,
         };
         let mut words = words.iter();
         while let Some(word) = words.next() {
-            if word == "--probe" {
-                options.probe = true;
+            let flag = match &**word {
+                "--probe" => Some(&mut options.probe),
+                "--volatile" => Some(&mut options.volatile),
+                _ => None,
+            };
+            if let Some(flag) = flag {
+                *flag = true;
                 continue;
             }
             let value = words.next().ok_or(format!("{word} needs a value"))?;
@@ -100,7 +108,20 @@ impl Options {
                 _ => return Err(format!("{word} is not an option")),
             }
         }
+        if let Scenario::These(faults) = &options.scenario
+            && !options.allows(faults)
+        {
+            return Err("a volatile cluster does not survive that".into());
+        }
         Ok(options)
+    }
+
+    /// Whether the cluster has to survive these at the same time. A volatile one forgets with every
+    /// process that ends, so no more than one may.
+    pub(crate) fn allows(&self, faults: &[Fault]) -> bool {
+        let ends = faults.iter().filter(|fault| fault.ends_one()).count();
+        !self.volatile
+            || ends <= 1 && !faults.contains(&Fault::KillAll) && !faults.contains(&Fault::FullDisk)
     }
 }
 
@@ -154,6 +175,15 @@ mod tests {
             (Some(7), 9, 5)
         );
         assert!(parse("--scenario list").unwrap().list);
+    }
+
+    #[test]
+    fn a_volatile_cluster_never_loses_two_processes_at_once() {
+        let options = parse("--volatile").unwrap();
+        assert!(options.allows(&[Fault::KillLeader, Fault::MuteFollower, Fault::Loss]));
+        assert!(!options.allows(&[Fault::KillLeader, Fault::KillFollower]));
+        assert!(!options.allows(&[Fault::KillAll]));
+        assert!(parse("--volatile --scenario kill-all").is_err());
     }
 
     #[test]

@@ -141,10 +141,12 @@ fn repeat(options: &Options, seed: u64) -> String {
         scenario,
         seconds,
         nodes,
+        volatile,
         ..
     } = options;
+    let volatile = if *volatile { " --volatile" } else { "" };
     format!(
-        "cargo xtask chaos --scenario {scenario} --seconds {seconds} --nodes {nodes} --seed {seed}"
+        "cargo xtask chaos --scenario {scenario} --seconds {seconds} --nodes {nodes}{volatile} --seed {seed}"
     )
 }
 

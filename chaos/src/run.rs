@@ -35,7 +35,12 @@ pub(crate) async fn run(options: &Options, inside: &Inside) -> Result<(), Failur
     let work = std::env::var_os("HIGHWATER_CHAOS_WORK");
     let work = PathBuf::from(work.ok_or("the outer process says where to work")?);
     let seed = options.seed.ok_or("the outer process says which seed")?;
-    println!("seed {seed}, {} nodes", options.nodes);
+    let kind = if options.volatile {
+        "volatile"
+    } else {
+        "durable"
+    };
+    println!("seed {seed}, {} {kind} nodes", options.nodes);
     let ended = within(options, inside, seed, &work).await;
     if ended.is_err() {
         let kept = options.keep.join(format!("seed-{seed}"));
@@ -67,7 +72,7 @@ async fn within(options: &Options, inside: &Inside, seed: u64, work: &Path) -> R
     let program = std::fs::canonicalize(&options.program)?;
     let (ours, traced) = (Arc::clone(&recorder), Arc::clone(&trace));
     let random = Random::new(seed, 2);
-    let nodes = Nodes::create(network, options.nodes, &program, work, random, ours, traced);
+    let nodes = Nodes::create(network, options, &program, work, random, ours, traced);
     let mut nodes = nodes.await?;
     nodes.begin().await?;
     let database = Database::create(work, nodes.file.identity())?;
@@ -157,19 +162,18 @@ async fn break_and_mend(
     loop {
         let faults = match &options.scenario {
             Scenario::Tour => match tour.next() {
+                Some(fault) if !options.allows(&[fault]) => continue,
                 Some(fault) => vec![fault],
                 None => return Ok(()),
             },
             _ if begun.elapsed() > Duration::from_secs(options.seconds) => return Ok(()),
             Scenario::These(faults) => faults.clone(),
-            Scenario::Random => several(&mut random),
+            Scenario::Random => several(options, &mut random),
         };
         let names: Vec<&str> = faults.iter().map(|fault| fault.name()).collect();
-        println!(
-            "{:>6.1} s: {}",
-            begun.elapsed().as_secs_f64(),
-            names.join(", ")
-        );
+        // By the clock of the histories and logs.
+        let seconds = Duration::from_micros(recorder.now()).as_secs_f64();
+        println!("{seconds:>6.1} s: {}", names.join(", "));
         let watch = Watch::begin(recorder);
         for fault in &faults {
             inject(*fault, nodes, &mut drops, &mut random).await?;
@@ -184,13 +188,17 @@ async fn break_and_mend(
 }
 
 /// One to three faults at the same time.
-fn several(random: &mut Random) -> Vec<Fault> {
-    let first = *random.choose(&Fault::ALL);
+fn several(options: &Options, random: &mut Random) -> Vec<Fault> {
+    let all = Fault::ALL.into_iter();
+    let all: Vec<Fault> = all.filter(|fault| options.allows(&[*fault])).collect();
+    let first = *random.choose(&all);
     let mut faults = vec![first];
     while first.combines() && faults.len() < 3 && random.percent(40) {
-        let next = *random.choose(&Fault::ALL);
-        if next.combines() && !faults.contains(&next) {
-            faults.push(next);
+        let next = *random.choose(&all);
+        faults.push(next);
+        let is_new = !faults[..faults.len() - 1].contains(&next);
+        if !is_new || !next.combines() || !options.allows(&faults) {
+            faults.pop();
         }
     }
     faults
