@@ -2,6 +2,8 @@
 #![cfg(unix)]
 
 mod serving;
+#[path = "cluster/volatile.rs"]
+mod volatile;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -11,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use highwater_client::{AcquireError, AcquireOptions, Client, Key, Release, Secret, Ticket};
-use highwater_server::cluster::{self, ClusterFile, NodeRole};
+use highwater_server::cluster::{self, ClusterFile, ClusterMode, NodeRole};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::net::{TcpListener, TcpStream};
@@ -73,6 +75,11 @@ struct Nodes {
 impl Nodes {
     /// Three processes; the cluster has begun and has a leader.
     async fn begun() -> Self {
+        Self::begun_with(&[]).await
+    }
+
+    /// The same, of a cluster that was made with these options.
+    async fn begun_with(options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (mut clients, mut peers) = (Vec::new(), Vec::new());
         for _ in 0..3 {
@@ -80,7 +87,7 @@ impl Nodes {
             peers.push(Relay::start().await);
         }
         let mut command = highwater(&["cluster", "new"]);
-        command.arg(folder.path().join("files"));
+        command.arg(folder.path().join("files")).args(options);
         for (clients, peers) in clients.iter().zip(&peers) {
             let addresses = format!("{},{}", clients.address, peers.address);
             command.args(["--node", &addresses]);
@@ -116,8 +123,10 @@ impl Nodes {
         command.arg("--cluster").arg(self.path());
         let token = self.folder.path().join("files/client.token");
         command.arg("--client-token-file").arg(token);
-        let data = self.folder.path().join(format!("data-{slot}"));
-        command.arg("--data-dir").arg(data);
+        if self.file.mode() == ClusterMode::Durable {
+            let data = self.folder.path().join(format!("data-{slot}"));
+            command.arg("--data-dir").arg(data);
+        }
         command
     }
 

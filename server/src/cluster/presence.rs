@@ -95,11 +95,13 @@ impl Presence {
 
     /// As whom this process answers its peers. One that waits to be let in is nobody yet: generation 0.
     pub(super) fn known_as(&self) -> Member {
+        if let Some(node) = self.node() {
+            return node.member();
+        }
         let slot = self.slot;
-        match (self.node(), self.stage()) {
-            (Some(node), _) => node.member(),
-            (None, Stage::Fresh) => Member::first(slot),
-            (None, Stage::Joining { .. }) => Member {
+        match self.stage() {
+            Stage::Fresh => Member::first(slot),
+            Stage::Joining { .. } => Member {
                 slot,
                 generation: 0,
             },
@@ -359,3 +361,99 @@ pub(super) const NO_PART: &str = "this process has no part in the cluster yet";
 const ASK_TIME: Duration = Duration::from_secs(3);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use highwater_lock::Machine;
+    use openraft::vote::RaftLeaderId as _;
+    use openraft::vote::leader_id_std::LeaderId;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::cluster::codec::{self, Ballot};
+    use crate::cluster::file::{ClusterMode, NodeAddresses};
+    use crate::cluster::peer::frame::{PRE_VOTE, VOTE};
+    use crate::cluster::peer::link::LinkError;
+    use crate::cluster::peer::serve;
+    use crate::cluster::rules;
+    use crate::cluster::types::{LogId, Vote};
+
+    fn file(folder: &std::path::Path) -> ClusterFile {
+        let node = |port: u16| NodeAddresses {
+            clients: format!("127.0.0.1:{port}"),
+            peers: format!("127.0.0.1:{}", port + 1),
+        };
+        let nodes = [node(1), node(3), node(5)];
+        let new = ClusterFile::create_as(ClusterMode::Volatile, folder, &nodes).unwrap();
+        ClusterFile::read(new.file).unwrap()
+    }
+
+    async fn presence(file: &ClusterFile) -> (Arc<Presence>, SocketAddr) {
+        let slot = Slot::new(1).unwrap();
+        let seed = HashSeed::from_bytes([1; 16]);
+        let machine = Machine::seeded(rules::limits(), file.first_token(), seed);
+        let trust = Trust {
+            domain: file.identity(),
+            secret: file.peer_secret().clone(),
+            common: file.common(),
+            accept: None,
+            connect: None,
+        };
+        let presence = Arc::new(Presence::new(
+            slot,
+            Arc::new(trust),
+            file.clone(),
+            Arc::new(Desk::new(file.identity(), slot, machine)),
+            None,
+            Engine {
+                config: Arc::new(openraft::Config::default()),
+                seed,
+            },
+            [7; 16],
+        ));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve::accept(listener, Arc::clone(&presence)));
+        (presence, address)
+    }
+
+    /// Asks this node for its vote, in both ways, as the first node of slot 0.
+    async fn ask(presence: &Presence, address: SocketAddr) -> [Result<Vec<u8>, LinkError>; 2] {
+        let candidate = Member::first(Slot::new(0).unwrap());
+        let vote = Vote {
+            leader_id: LeaderId::new(9, candidate.id()),
+            committed: false,
+        };
+        let last = LogId::new_term_index(8, 1_000);
+        let mut body = Vec::new();
+        codec::put_ballot(&mut body, &Ballot::new(vote, Some(last)));
+        let trust = Arc::clone(&presence.trust);
+        let to = presence.known_as().into();
+        let link = Link::new(trust, Caller::Node(candidate), to, address.to_string());
+        [
+            link.call(PRE_VOTE, body.clone(), ASK_TIME).await,
+            link.call(VOTE, body, ASK_TIME).await,
+        ]
+    }
+
+    /// It was let in, and nobody has told it yet that it belongs to the cluster.
+    #[tokio::test]
+    async fn a_node_that_took_a_slot_over_gives_no_vote_before_its_log_has_it() {
+        for (generation, votes) in [(1, true), (2, false)] {
+            let folder = tempfile::tempdir().unwrap();
+            let (presence, address) = presence(&file(folder.path())).await;
+            let slot = presence.slot;
+            let member = Member { slot, generation };
+            presence.become_new(member).await.unwrap();
+            for answer in ask(&presence, address).await {
+                match answer {
+                    Ok(_) => assert!(votes, "generation {generation} votes"),
+                    Err(LinkError::Failed(why)) => assert!(!votes && why.contains("not yet heard")),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    }
+}

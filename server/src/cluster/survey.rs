@@ -119,6 +119,9 @@ impl Found {
 ///
 /// Who does not answer may remember, and know more than those who do.
 fn is_dead(all: &BTreeMap<u8, NodeStatus>, slots: usize) -> bool {
+    if all.values().any(|said| said.role == NodeRole::Leader) {
+        return false;
+    }
     let newest = all.values().filter_map(|said| said.members.as_ref());
     let newest = newest.max_by_key(|members| (members.term, members.entry));
     let Some(Members { voters, .. }) = newest else {
@@ -183,3 +186,127 @@ const JOIN_TIME: Duration = Duration::from_secs(12);
 const ALONE_TIME: Duration = Duration::from_millis(1_500);
 const SURVEY_PAUSE: Duration = Duration::from_millis(500);
 const ENOUGH_DEATHS: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place((slot, generation): (u8, u64)) -> Place {
+        Place { slot, generation }
+    }
+
+    /// Members as of this entry, with one list of voters.
+    fn members(entry: u64, voters: &[(u8, u64)]) -> Members {
+        Members {
+            term: 1,
+            entry,
+            committed: true,
+            voters: vec![voters.iter().copied().map(place).collect()],
+            learners: Vec::new(),
+        }
+    }
+
+    fn status(slot: u8, generation: u64, members: Option<Members>) -> NodeStatus {
+        NodeStatus {
+            slot,
+            generation,
+            role: match generation {
+                0 => NodeRole::Joining,
+                _ => NodeRole::Leaderless,
+            },
+            term: 1,
+            leader: None,
+            last_entry: None,
+            applied: None,
+            snapshot: None,
+            voters: Vec::new(),
+            held_keys: 0,
+            waiters: 0,
+            begun: true,
+            process: String::new(),
+            members,
+            whole: false,
+            dead: false,
+            waits_for: None,
+        }
+    }
+
+    fn all(said: impl IntoIterator<Item = NodeStatus>) -> BTreeMap<u8, NodeStatus> {
+        said.into_iter().map(|said| (said.slot, said)).collect()
+    }
+
+    fn lost(slot: u8) -> NodeStatus {
+        status(slot, 0, None)
+    }
+
+    #[test]
+    fn dead_is_a_cluster_of_which_a_majority_has_forgotten() {
+        let three = members(1, &[(0, 1), (1, 1), (2, 1)]);
+        let knows = |slot| status(slot, 1, Some(three.clone()));
+        assert!(is_dead(&all([knows(0), lost(1), lost(2)]), 3));
+        assert!(is_dead(&all([lost(1), lost(2)]), 3));
+        assert!(is_dead(&all([lost(0), lost(1), lost(2)]), 3));
+        assert!(!is_dead(&all([knows(0), knows(1), lost(2)]), 3));
+        assert!(!is_dead(&all([knows(0), lost(2)]), 3));
+        assert!(!is_dead(&all([knows(0)]), 3));
+        assert!(!is_dead(&all([lost(2)]), 3));
+
+        let five: Vec<_> = (0..5).map(|slot| (slot, 1)).collect();
+        let five = members(1, &five);
+        let knows = |slot| status(slot, 1, Some(five.clone()));
+        assert!(!is_dead(&all([knows(0), lost(1), lost(2)]), 5));
+        assert!(is_dead(&all([knows(0), lost(1), lost(2), lost(3)]), 5));
+        assert!(!is_dead(&all([lost(1), lost(2)]), 5));
+        assert!(is_dead(&all([lost(1), lost(2), lost(3)]), 5));
+    }
+
+    /// A learner remembers, and does not vote. Only one who is silent may know that it does by now.
+    #[test]
+    fn a_voter_with_a_newer_node_in_its_slot_is_lost_only_if_nobody_can_know_better() {
+        let old = members(1, &[(0, 1), (1, 1), (2, 1)]);
+        let new = members(9, &[(0, 1), (1, 1), (2, 2)]);
+        let learner = status(2, 2, Some(old.clone()));
+        assert!(!is_dead(&all([learner.clone(), lost(1)]), 3));
+        let behind = status(0, 1, Some(old));
+        assert!(is_dead(&all([behind, lost(1), learner.clone()]), 3));
+        let knows = status(0, 1, Some(new));
+        assert!(!is_dead(&all([knows, lost(1), learner]), 3));
+    }
+
+    #[test]
+    fn while_members_change_both_majorities_are_needed() {
+        let mut joint = members(5, &[(0, 1), (1, 1), (2, 1)]);
+        joint
+            .voters
+            .extend(members(5, &[(0, 1), (1, 1), (2, 2)]).voters);
+        let knows = |slot, generation| status(slot, generation, Some(joint.clone()));
+        assert!(!is_dead(&all([knows(0, 1), knows(1, 1), lost(2)]), 3));
+        assert!(!is_dead(&all([knows(0, 1), knows(1, 1), knows(2, 2)]), 3));
+        assert!(is_dead(&all([knows(0, 1), lost(1), knows(2, 2)]), 3));
+    }
+
+    #[test]
+    fn nobody_is_dead_who_has_a_leader() {
+        let mut leader = status(0, 1, None);
+        leader.role = NodeRole::Leader;
+        assert!(!is_dead(&all([leader, lost(1), lost(2)]), 3));
+    }
+
+    #[test]
+    fn only_what_a_majority_has_agreed_on_displaces_a_node() {
+        let own = place((2, 1));
+        let found = |members| Found(all([status(0, 1, Some(members))]));
+        let agreed = members(9, &[(0, 1), (1, 1), (2, 2)]);
+        assert_eq!(found(agreed.clone()).successor(own), Some(2));
+        assert_eq!(found(agreed.clone()).successor(place((2, 2))), None);
+        let mut learner = members(9, &[(0, 1), (1, 1), (2, 1)]);
+        assert_eq!(found(learner.clone()).successor(own), None);
+        learner.learners.push(place((2, 3)));
+        assert_eq!(found(learner).successor(own), Some(3));
+        let uncertain = Members {
+            committed: false,
+            ..agreed
+        };
+        assert_eq!(found(uncertain).successor(own), None);
+    }
+}
