@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use highwater_server::cluster::{
     self, ClusterFile, ClusterFileError, ClusterMode, NodeAddresses, NodeRole, NodeStatus,
-    OperatorError,
+    OperatorError, Place,
 };
 use highwater_server::{TlsError, tls_client_from_pem_file};
 use rustls::ClientConfig;
@@ -263,11 +263,23 @@ fn line(status: &NodeStatus) -> String {
     line + "\n"
 }
 
+/// The leader, of those that have said how they are.
+fn leading(said: &[(u8, Result<NodeStatus, OperatorError>)]) -> Option<&NodeStatus> {
+    let mut nodes = said.iter().filter_map(|(_, said)| said.as_ref().ok());
+    nodes.find(|node| node.role == NodeRole::Leader)
+}
+
 async fn leader(file: &ClusterFile, tls: &Tls) -> Result<u8, ClusterError> {
-    let said = ask_all(file, tls).await.into_iter();
-    let mut nodes = said.filter_map(|(_, said)| said.ok());
-    let leader = nodes.find(|node| node.role == NodeRole::Leader);
-    Ok(leader.ok_or(ClusterError::NoLeader)?.slot)
+    let said = ask_all(file, tls).await;
+    Ok(leading(&said).ok_or(ClusterError::NoLeader)?.slot)
+}
+
+/// Whether the members are agreed on, and the node of this slot that votes has this generation.
+fn is_voter(leader: &NodeStatus, slot: u8, generation: u64) -> bool {
+    leader.members.as_ref().is_some_and(|members| {
+        let is_it = |place: &Place| (place.slot, place.generation) == (slot, generation);
+        members.committed && members.voters.len() == 1 && members.voters.iter().flatten().any(is_it)
+    })
 }
 
 async fn put_in_place(options: &Replace) -> Result<(), ClusterError> {
@@ -280,15 +292,24 @@ async fn put_in_place(options: &Replace) -> Result<(), ClusterError> {
          directory\n"
     ))?;
     let until = tokio::time::Instant::now() + Duration::from_secs(options.wait);
+    let mut refused = None;
     loop {
-        // Another node may lead meanwhile.
-        if let Ok(asked) = leader(&file, &tls).await
-            && cluster::promote(&file, asked, slot, tls.clone()).await?
-        {
+        let mut votes = false;
+        if let Some(leader) = leading(&ask_all(&file, &tls).await) {
+            // A change that a leader could not finish, or not tell of, may be made by the next one.
+            votes = is_voter(leader, slot, generation);
+            if !votes {
+                match cluster::promote(&file, leader.slot, slot, tls.clone()).await {
+                    Ok(promoted) => votes = promoted,
+                    Err(error) => refused = Some(error),
+                }
+            }
+        }
+        if votes {
             return say(&format!("slot {slot} votes with generation {generation}\n"));
         }
         if tokio::time::Instant::now() >= until {
-            return Err(ClusterError::NotThere { slot });
+            return Err(refused.map_or(ClusterError::NotThere { slot }, Into::into));
         }
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
@@ -333,4 +354,48 @@ pub(crate) enum ClusterError {
     Runtime(#[source] std::io::Error),
     #[error("standard output takes nothing")]
     Output(#[source] std::io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replacement_is_done_when_the_new_node_votes_and_that_is_agreed_on() {
+        let status = |members: &str| -> NodeStatus {
+            let text = format!(
+                r#"{{"slot":0,"generation":1,"role":"leader","term":3,"leader":0,"last_entry":9,"applied":9,
+                    "snapshot":null,"voters":[0,1,2],"held_keys":0,"waiters":0,"begun":true,
+                    "members":{{"term":3,"entry":8,{members}}}}}"#
+            );
+            serde_json::from_str(&text).expect("a status")
+        };
+        let old =
+            r#"[{"slot":0,"generation":1},{"slot":1,"generation":1},{"slot":2,"generation":1}]"#;
+        let new =
+            r#"[{"slot":0,"generation":1},{"slot":1,"generation":2},{"slot":2,"generation":1}]"#;
+        let cases = [
+            (
+                format!(r#""committed":true,"voters":[{new}],"learners":[]"#),
+                true,
+            ),
+            (
+                format!(r#""committed":false,"voters":[{new}],"learners":[]"#),
+                false,
+            ),
+            (
+                format!(r#""committed":true,"voters":[{old},{new}],"learners":[]"#),
+                false,
+            ),
+            (
+                format!(
+                    r#""committed":true,"voters":[{old}],"learners":[{{"slot":1,"generation":2}}]"#
+                ),
+                false,
+            ),
+        ];
+        for (members, done) in cases {
+            assert_eq!(is_voter(&status(&members), 1, 2), done, "{members}");
+        }
+    }
 }
