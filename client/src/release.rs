@@ -41,8 +41,8 @@ pub(crate) async fn release(shared: &Arc<Shared>, order: &Order) -> Result<Relea
     release_counting(shared, order).await.1
 }
 
-/// Releases until the answer is certain, and tells how often it was tried before: what was released
-/// by an attempt without an answer is found not to be held by the next one.
+/// Releases until the answer is certain, and tells how many attempts before may have been done: what
+/// was released by one without an answer is found not to be held by the next one.
 pub(crate) async fn release_counting(
     shared: &Arc<Shared>,
     order: &Order,
@@ -70,14 +70,17 @@ async fn repeat(
             Err(_) => return Err(ReleaseError::Unknown),
         };
         match attempt(shared, order, &session).await {
-            Some(Reply::Released { .. } | Reply::Retained { .. }) => return Ok(Release::Released),
-            Some(Reply::NotHeld { .. }) => return Ok(Release::NotCurrent),
-            Some(Reply::Error { code, .. })
-                if !matches!(code, ErrorCode::NotActive | ErrorCode::NoLeader) =>
-            {
-                return Err(ReleaseError::Rejected(code));
+            Ended::Replied(Reply::Released { .. } | Reply::Retained { .. }) => {
+                return Ok(Release::Released);
             }
-            // Not ready, unknown, or without an answer.
+            Ended::Replied(Reply::NotHeld { .. }) => return Ok(Release::NotCurrent),
+            // Another node leads, or none: certainly not done.
+            Ended::NeverSent | Ended::Replied(Reply::Moved { .. }) => {}
+            Ended::Replied(Reply::Error { code, .. }) => match code {
+                ErrorCode::NotActive | ErrorCode::NoLeader => {}
+                code => return Err(ReleaseError::Rejected(code)),
+            },
+            // Unknown, or without an answer.
             _ => *unanswered += 1,
         }
         let left = order.until.saturating_duration_since(system::now());
@@ -88,7 +91,7 @@ async fn repeat(
     }
 }
 
-async fn attempt(shared: &Arc<Shared>, order: &Order, session: &Session) -> Option<Reply> {
+async fn attempt(shared: &Arc<Shared>, order: &Order, session: &Session) -> Ended {
     let until = order.until.min(system::now() + RELEASE_ATTEMPT);
     let ask = Ask::Release {
         keys: order.keys.clone(),
@@ -97,17 +100,14 @@ async fn attempt(shared: &Arc<Shared>, order: &Order, session: &Session) -> Opti
     };
     if order.min_hold > SpanMillis::ZERO && !session.has(Extensions::MINIMUM_HOLD) {
         // Freed too early is worse than freed by the end of the lease.
-        return None;
+        return Ended::NeverSent;
     }
     let (call, waiting) = Waiting::new(shared.next_id(), ask, None);
     let sent = timeout_at(until, session.controls.send(Control::Call(call))).await;
     if !matches!(sent, Ok(Ok(()))) {
-        return None;
+        return Ended::NeverSent;
     }
-    match waiting.finish(sleep_until(until), || until).await {
-        Ended::Replied(reply) => Some(reply),
-        _ => None,
-    }
+    waiting.finish(sleep_until(until), || until).await
 }
 
 /// Releases dropped tickets until the client closes, then what is left, then ends the client.
