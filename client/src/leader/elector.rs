@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_lock::Key;
+use tokio::runtime::Handle;
 
 use super::context::LeaderContext;
 use super::events::Events;
@@ -262,10 +263,16 @@ impl<K: Kind> Elector<K> {
     /// named.
     ///
     /// # Errors
-    /// The name is none, or the backend gave no answer.
+    /// The name is none, or the backend failed, or gave no answer for 15 s.
     pub async fn state(&self, name: impl AsRef<str>) -> Result<LeaderState, LeaderError> {
         let key = self.key(name)?;
-        let state = self.core.backend.state(key).await;
+        let state = tokio::select! {
+            biased;
+            state = self.core.backend.state(key) => state,
+            () = self.core.clock.sleep(PATIENCE) => {
+                Err(BackendError::Unavailable(Cause::new("no answer to the question")))
+            }
+        };
         let mut state = state.map_err(LeaderError::Backend)?;
         let terms = self.core.hub.terms();
         for holder in &mut state.holders {
@@ -367,6 +374,8 @@ impl Core {
         name: &Key,
         options: &LeaderOptions,
     ) -> Result<Option<LeaderGuard>, BackendError> {
+        // Outside of a runtime it panics here, where there is nothing to give back.
+        let runtime = Handle::current();
         let candidacy = Candidacy {
             name: name.clone(),
             slots: self.slots,
@@ -393,7 +402,7 @@ impl Core {
         let (clock, hub) = (Arc::clone(&self.clock), Arc::clone(&self.hub));
         let term = Arc::new(Term::new(lease, self.node.clone(), options, clock, hub));
         self.hub.elected(&term);
-        Ok(Some(LeaderGuard::start(term).await))
+        Ok(Some(LeaderGuard::start(term, runtime).await))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Owns a term: whoever holds the guard leads, and whoever drops it gives the lease back.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use highwater_lock::{Fence, FencingToken, Key};
@@ -37,12 +37,11 @@ pub struct LeaderGuard {
 }
 
 impl LeaderGuard {
-    /// In the current runtime, when the task beside the term has begun.
+    /// In this runtime, when the task beside the term has begun.
     ///
     /// A task that was only just spawned can stand in a place of the runtime's thread from which no
     /// other thread takes it. An action that computes would keep it there, and nothing be extended.
-    pub(super) async fn start(term: Arc<Term>) -> Self {
-        let runtime = Handle::current();
+    pub(super) async fn start(term: Arc<Term>, runtime: Handle) -> Self {
         let (sender, started) = oneshot::channel();
         let guard = Self {
             watchman: runtime.spawn(watchman::watch(Arc::clone(&term), sender)),
@@ -127,6 +126,7 @@ impl LeaderGuard {
         self.watchman.abort();
         let (token, slot) = (self.token(), self.slot());
         let leaving = Leaving::of(&self.term, outcome);
+        let report = Arc::clone(&leaving.report);
         let contexts = self.contexts.clone();
         let task = self.runtime.spawn(async move {
             if leaving.term.was_lost().is_some() {
@@ -134,14 +134,17 @@ impl LeaderGuard {
             }
             leaving.release().await
         });
-        task.await.unwrap_or_else(|error| TermReport {
-            token,
-            slot,
-            held: Duration::ZERO,
-            extensions: 0,
-            end: LeaseEnd::Unknown {
-                error: Cause::new(error),
-            },
+        task.await.unwrap_or_else(|error| {
+            // At the end of its runtime it was given back without waiting for the answer.
+            report.get().cloned().unwrap_or_else(|| TermReport {
+                token,
+                slot,
+                held: Duration::ZERO,
+                extensions: 0,
+                end: LeaseEnd::Unknown {
+                    error: Cause::new(error),
+                },
+            })
         })
     }
 
@@ -235,6 +238,8 @@ struct Leaving {
     /// How long the term lasted, once the release was asked for.
     held: Option<Duration>,
     concluded: bool,
+    /// What came of it, once everybody was told.
+    report: Arc<OnceLock<TermReport>>,
 }
 
 impl Leaving {
@@ -245,6 +250,7 @@ impl Leaving {
             begun: None,
             held: None,
             concluded: false,
+            report: Arc::default(),
         }
     }
 
@@ -269,7 +275,10 @@ impl Leaving {
     fn conclude(&mut self, answer: Result<Release, BackendError>) -> TermReport {
         self.concluded = true;
         let held = self.held.unwrap_or_default();
-        self.term.conclude(held, answer, self.outcome)
+        let report = self.term.conclude(held, answer, self.outcome);
+        // There is one conclusion.
+        let _ = self.report.set(report.clone());
+        report
     }
 }
 

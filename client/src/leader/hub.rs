@@ -1,7 +1,6 @@
 //! Who is told: those who read along, those who look at levels, the counters, and the history.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use highwater_lock::Key;
 use tokio::sync::{broadcast, watch};
 
 use super::events::{Events, LeaderEvent, Occurrence};
+use super::gate::caught;
 use super::level::LeaderWatch;
 use super::stats::Counts;
 use super::term::Term;
@@ -62,7 +62,8 @@ impl Hub {
             node: node.clone(),
             what,
         };
-        trace::leader(&event);
+        // A subscriber that panics must not keep a term from its guard, or from its end.
+        let _ = caught(|| trace::leader(&event));
         // Nobody listening is not an error.
         let _ = self.events.send(event);
     }
@@ -78,7 +79,7 @@ impl Hub {
         drop(history);
         for sink in sinks {
             // A sink that panics is no reason to fail a release.
-            let _ = catch_unwind(AssertUnwindSafe(|| sink.record(record.clone())));
+            let _ = caught(|| sink.record(record.clone()));
         }
     }
 

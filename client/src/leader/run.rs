@@ -44,13 +44,8 @@ where
     let context = guard.context();
     let value = match perform(guard.term(), policy, context, action).await {
         Ok(value) => value,
-        Err(panic) if guard.has_contexts() => {
-            // Parts of the work are alive: the lease is kept for them.
-            guard.abandon(TermOutcome::Panicked);
-            return Err(panic);
-        }
         Err(panic) => {
-            guard.finish(TermOutcome::Panicked).await;
+            given_back(guard).await;
             return Err(panic);
         }
     };
@@ -65,6 +60,16 @@ where
         lost: term.was_lost(),
         term: report,
     })
+}
+
+/// Gives the lease back after a panic.
+pub(super) async fn given_back(guard: LeaderGuard) {
+    if guard.has_contexts() {
+        // Parts of the work are alive: the lease is kept for them.
+        guard.abandon(TermOutcome::Panicked);
+    } else {
+        guard.finish(TermOutcome::Panicked).await;
+    }
 }
 
 async fn perform<T, F, Fut>(

@@ -1,6 +1,7 @@
 //! A stream that is produced while leading.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,7 +12,9 @@ use super::backend::BoxFuture;
 use super::context::LeaderContext;
 use super::elector::{Elector, Kind};
 use super::guard::LeaderGuard;
-use super::{LeaderError, LeaderOptions, NotLeader, TermOutcome, TermReport};
+use super::run::{self, Panic};
+use super::schedule::discard;
+use super::{LeaderError, LeaderOptions, NotLeader, TermOutcome};
 use crate::Lost;
 
 /// How long the leadership of a stream lasts. There is no third way: a stream without end under a
@@ -42,7 +45,7 @@ impl<K: Kind> Elector<K> {
     ///
     /// The lease is given back when the stream ends or gives its first error, before that is passed
     /// on; and in the background when it is dropped. A stream that is not polled still holds the
-    /// lease.
+    /// lease. A panic of the stream gives the lease back and goes on, from the poll in which that is done.
     ///
     /// # Errors
     /// The election failed; or the lease is too short to be extended.
@@ -65,12 +68,18 @@ impl<K: Kind> Elector<K> {
         let Some(guard) = core.acquire(&key, &options).await? else {
             return Ok(None);
         };
-        let stream = make(guard.context());
-        Ok(Some(LeaderStream(Stage::Running {
-            stream: Box::pin(stream),
-            lost: Box::pin(guard.lost()),
-            guard,
-        })))
+        let context = guard.context();
+        match catch_unwind(AssertUnwindSafe(|| make(context))) {
+            Ok(stream) => Ok(Some(LeaderStream(Stage::Running {
+                stream: Box::pin(stream),
+                lost: Box::pin(guard.lost()),
+                guard,
+            }))),
+            Err(panic) => {
+                run::given_back(guard).await;
+                resume_unwind(panic)
+            }
+        }
     }
 }
 
@@ -89,23 +98,43 @@ enum Stage<T, E> {
     },
     /// Gives the lease back, then what came last.
     Ending {
-        term: BoxFuture<(TermReport, Option<Lost>)>,
-        last: Option<StreamError<E>>,
+        term: BoxFuture<Option<Lost>>,
+        last: Last<E>,
     },
     Over,
 }
 
+/// What comes after the last item.
+enum Last<E> {
+    Nothing,
+    Error(StreamError<E>),
+    Panic(Panic),
+}
+
 impl<T, E> LeaderStream<T, E> {
-    fn end(&mut self, outcome: TermOutcome, last: Option<StreamError<E>>) {
+    fn end(&mut self, outcome: TermOutcome, last: Last<E>) {
         let Stage::Running { stream, guard, .. } = std::mem::replace(&mut self.0, Stage::Over)
         else {
             return;
         };
-        drop(stream);
+        // A destructor can panic as well as the stream itself.
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(stream)));
+        let (outcome, last) = match (last, dropped) {
+            (last, Ok(())) => (outcome, last),
+            (Last::Panic(first), Err(second)) => {
+                discard(Err(second));
+                (outcome, Last::Panic(first))
+            }
+            (_, Err(panic)) => (TermOutcome::Panicked, Last::Panic(panic)),
+        };
         let term = Arc::clone(guard.term());
         let term = Box::pin(async move {
-            let report = guard.finish(outcome).await;
-            (report, term.was_lost())
+            if outcome == TermOutcome::Panicked {
+                run::given_back(guard).await;
+            } else {
+                guard.finish(outcome).await;
+            }
+            term.was_lost()
         });
         self.0 = Stage::Ending { term, last };
     }
@@ -134,25 +163,38 @@ impl<T, E: Unpin> Stream for LeaderStream<T, E> {
         let this = self.get_mut();
         loop {
             if let Some(lost) = this.lost(context) {
-                this.end(TermOutcome::Lost, Some(StreamError::LeaseLost(lost)));
+                this.end(TermOutcome::Lost, Last::Error(StreamError::LeaseLost(lost)));
             }
             match &mut this.0 {
-                Stage::Running { stream, .. } => match stream.as_mut().poll_next(context) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Some(Ok(item))) => return Poll::Ready(Some(Ok(item))),
-                    Poll::Ready(Some(Err(error))) => {
-                        this.end(TermOutcome::Failed, Some(StreamError::Failed(error)));
+                Stage::Running { stream, .. } => {
+                    let next = AssertUnwindSafe(|| stream.as_mut().poll_next(context));
+                    match catch_unwind(next) {
+                        Ok(Poll::Pending) => return Poll::Pending,
+                        Ok(Poll::Ready(Some(Ok(item)))) => return Poll::Ready(Some(Ok(item))),
+                        Ok(Poll::Ready(Some(Err(error)))) => {
+                            let last = Last::Error(StreamError::Failed(error));
+                            this.end(TermOutcome::Failed, last);
+                        }
+                        Ok(Poll::Ready(None)) => this.end(TermOutcome::Completed, Last::Nothing),
+                        Err(panic) => this.end(TermOutcome::Panicked, Last::Panic(panic)),
                     }
-                    Poll::Ready(None) => this.end(TermOutcome::Completed, None),
-                },
-                Stage::Ending { term, last } => {
-                    let Poll::Ready((_, lost)) = term.as_mut().poll(context) else {
+                }
+                Stage::Ending { term, .. } => {
+                    let Poll::Ready(lost) = term.as_mut().poll(context) else {
                         return Poll::Pending;
                     };
-                    // That the stream failed says more than that its lease was lost at last.
-                    let last = last.take().or(lost.map(StreamError::LeaseLost));
-                    this.0 = Stage::Over;
-                    return Poll::Ready(last.map(Err));
+                    let Stage::Ending { last, .. } = std::mem::replace(&mut this.0, Stage::Over)
+                    else {
+                        return Poll::Ready(None);
+                    };
+                    return match last {
+                        // That the stream failed says more than that its lease was lost at last.
+                        Last::Error(error) => Poll::Ready(Some(Err(error))),
+                        Last::Nothing => {
+                            Poll::Ready(lost.map(|lost| Err(StreamError::LeaseLost(lost))))
+                        }
+                        Last::Panic(panic) => resume_unwind(panic),
+                    };
                 }
                 Stage::Over => return Poll::Ready(None),
             }

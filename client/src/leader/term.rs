@@ -10,7 +10,7 @@ use highwater_lock::Key;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::gate::Gate;
+use super::gate::{Gate, caught};
 use super::hub::Hub;
 use super::level::Leading;
 use super::{BoxFuture, Clock, Grant, LeaderOptions, Lease, NodeId, NotLeader, RenewError};
@@ -97,19 +97,25 @@ impl Term {
         self.lease_time
     }
 
+    /// What is left of the lease. It is asked for where a guard is dropped too, perhaps on the way of a
+    /// panic: if the backend panics, nothing is left for certain.
+    fn remaining(&self) -> Result<Duration, Lost> {
+        caught(|| self.lease.remaining()).unwrap_or(Err(Lost::Expired))
+    }
+
     /// How long until the leadership is over here, if the lease is not extended.
     ///
     /// # Errors
     /// Why it is over already.
     pub(super) fn left(&self) -> Result<Duration, Lost> {
-        let left = self.lease.remaining()?.checked_sub(self.margin);
+        let left = self.remaining()?.checked_sub(self.margin);
         left.filter(|left| !left.is_zero()).ok_or(Lost::Expired)
     }
 
     /// How long until the lease is to be extended; `None` for never.
     pub(super) fn until_extension(&self) -> Option<Duration> {
         let kept = self.kept.load(Ordering::Relaxed);
-        let remaining = self.lease.remaining().ok().filter(|_| kept)?;
+        let remaining = self.remaining().ok().filter(|_| kept)?;
         Some(remaining.saturating_sub(self.lease_time - self.lease_time / 3))
     }
 
@@ -187,7 +193,7 @@ impl Term {
     /// After a loss: completes when nothing is left of the lease itself, which lasts a margin longer
     /// than the leadership; at once if it is known to be held no more.
     pub(super) async fn run_out(&self) {
-        let left = self.lease.remaining().unwrap_or_default();
+        let left = self.remaining().unwrap_or_default();
         self.clock.sleep(left.min(self.margin)).await;
     }
 
@@ -282,7 +288,7 @@ impl Term {
         match outcome {
             Ok(()) => {
                 self.extensions.fetch_add(1, Ordering::Relaxed);
-                let remaining = self.lease.remaining().unwrap_or_default();
+                let remaining = self.remaining().unwrap_or_default();
                 self.hub.extended(self, remaining);
             }
             Err(RenewError::Backend(error)) => self.hub.not_extended(self, error),

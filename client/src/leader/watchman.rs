@@ -11,12 +11,24 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::RenewError;
+use super::schedule::{caught, discard};
 use super::term::Term;
 use crate::Lost;
 
 /// Works until the lease is lost or given back.
+///
+/// If it panics, nothing would be extended any more, and nobody told: then the leadership ends. That the
+/// task is dropped, at the end of a runtime, is no reason for that: the lease is still good, and may be
+/// released by its guard.
 pub(super) async fn watch(term: Arc<Term>, started: oneshot::Sender<()>) {
-    let _alone = Alone(&term);
+    let watched = caught(work(&term, started)).await;
+    if watched.is_err() {
+        term.lose(Lost::Expired);
+    }
+    discard(watched);
+}
+
+async fn work(term: &Term, started: oneshot::Sender<()>) {
     let mut lost = term.lost_at_backend();
     // Nobody waits any more: the guard was dropped.
     let _ = started.send(());
@@ -30,7 +42,7 @@ pub(super) async fn watch(term: Arc<Term>, started: oneshot::Sender<()>) {
         let due = term.until_extension();
         let next = async {
             match due {
-                Some(due) if due.is_zero() => extend(&term, left).await,
+                Some(due) if due.is_zero() => extend(term, left).await,
                 due => {
                     term.clock()
                         .sleep(due.unwrap_or(longest).min(longest))
@@ -43,18 +55,6 @@ pub(super) async fn watch(term: Arc<Term>, started: oneshot::Sender<()>) {
             lost = &mut lost => return term.lose(lost),
             () = term.over() => return,
             () = next => {}
-        }
-    }
-}
-
-/// Ends the leadership if the watchman panics: nothing would be extended any more, and nobody told.
-struct Alone<'a>(&'a Term);
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        // At the end of a runtime the lease is still good, and may be released by its guard.
-        if std::thread::panicking() {
-            self.0.lose(Lost::Expired);
         }
     }
 }

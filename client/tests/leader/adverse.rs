@@ -314,3 +314,35 @@ fn a_release_without_an_answer_at_the_end_of_its_runtime_is_told_of_and_asked_fo
     let released = faulty.calls();
     assert!(matches!(released[..], [Call::Release(_)]), "{released:?}");
 }
+
+#[test]
+fn a_release_whose_runtime_is_gone_reports_what_was_told_of_the_term() {
+    let (faulty, a) = faulty();
+    let history = Arc::new(MemoryHistory::new(10));
+    a.record_to(history.clone());
+    let first = runtime();
+    let guard = first.block_on(async {
+        let guard = a.try_acquire("job").await.unwrap().unwrap();
+        guard.extend(60 * SECOND).await.unwrap();
+        sleep(Duration::from_millis(20)).await;
+        guard
+    });
+    drop(first);
+    let report = runtime().block_on(guard.release());
+    assert_eq!(report, history.records()[0].term);
+    assert!(report.held >= Duration::from_millis(20), "{report:?}");
+    assert_eq!(report.extensions, 1);
+    assert!(matches!(
+        faulty.calls()[..],
+        [Call::Extend(_), Call::Release(_)]
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_without_an_answer_is_an_error_and_no_hang() {
+    let (faulty, a) = faulty();
+    faulty.hear_nothing();
+    let started = Instant::now();
+    assert!(a.state("job").await.unwrap_err().is_transient());
+    assert_eq!(started.elapsed(), 15 * SECOND);
+}

@@ -1,6 +1,5 @@
 //! Dropping, panicking and draining: the lease is given back, and never before the work is at rest.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::faulty::{Call, Fault, Faulty};
-use crate::{SECOND, candidate, elector, happened, options};
+use crate::{SECOND, candidate, caught, elector, happened, options};
 
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_run_drops_its_action_and_gives_the_lease_back() {
@@ -96,25 +95,12 @@ async fn a_panic_gives_the_lease_back_before_it_goes_on() {
             assert!(!at_once, "before there is a future");
             async { panic!("in the future") }
         });
-        let caught = futures(AssertUnwindSafe(run)).await;
-        assert!(caught.is_err());
+        assert!(caught(run).await.is_err());
         // Already, without a pause.
         let guard = b.try_acquire("job").await.unwrap().unwrap();
         guard.release().await;
     }
     assert_eq!(a.stats().panicked, 2);
-}
-
-/// Catches the panic of a future in this task.
-async fn futures<F: Future>(future: AssertUnwindSafe<F>) -> std::thread::Result<F::Output> {
-    let mut future = std::pin::pin!(future.0);
-    std::future::poll_fn(move |context| {
-        match std::panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-            Ok(poll) => poll.map(Ok),
-            Err(panic) => std::task::Poll::Ready(Err(panic)),
-        }
-    })
-    .await
 }
 
 /// kubernetes: the lease is released before the cancelled work has drained.

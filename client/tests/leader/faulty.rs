@@ -1,6 +1,6 @@
 //! A backend that fails on demand, and writes down what it is asked for.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use highwater_client::leader::{
@@ -40,6 +40,8 @@ struct Plan {
     extend: Fault,
     release: Fault,
     lost: Fault,
+    remaining: Fault,
+    silent: bool,
     calls: Vec<Call>,
 }
 
@@ -59,24 +61,56 @@ impl Faulty {
     }
 
     pub(crate) fn acquire(&self, fault: Fault) {
-        self.plan.lock().unwrap().acquire = fault;
+        self.plan
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .acquire = fault;
     }
 
     pub(crate) fn extend(&self, fault: Fault) {
-        self.plan.lock().unwrap().extend = fault;
+        self.plan
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend = fault;
     }
 
     pub(crate) fn release(&self, fault: Fault) {
-        self.plan.lock().unwrap().release = fault;
+        self.plan
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .release = fault;
     }
 
     /// Only a panic has a meaning here.
     pub(crate) fn lost(&self, fault: Fault) {
-        self.plan.lock().unwrap().lost = fault;
+        self.plan
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .lost = fault;
+    }
+
+    /// Only a panic has a meaning here.
+    pub(crate) fn remaining(&self, fault: Fault) {
+        self.plan
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remaining = fault;
+    }
+
+    /// Nobody is told any more what holds a name.
+    pub(crate) fn hear_nothing(&self) {
+        self.plan
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .silent = true;
     }
 
     pub(crate) fn calls(&self) -> Vec<Call> {
-        self.plan.lock().unwrap().calls.clone()
+        self.plan
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .calls
+            .clone()
     }
 }
 
@@ -90,7 +124,7 @@ impl Backend for Faulty {
         candidacy: Candidacy,
     ) -> BoxFuture<Result<Option<Arc<dyn Lease>>, BackendError>> {
         let (inner, plan) = (Arc::clone(&self.inner), Arc::clone(&self.plan));
-        let fault = plan.lock().unwrap().acquire;
+        let fault = plan.lock().unwrap_or_else(PoisonError::into_inner).acquire;
         Box::pin(async move {
             match fault {
                 Fault::None | Fault::Late => {}
@@ -112,6 +146,14 @@ impl Backend for Faulty {
     }
 
     fn state(&self, name: Key) -> BoxFuture<Result<LeaderState, BackendError>> {
+        if self
+            .plan
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .silent
+        {
+            return Box::pin(std::future::pending());
+        }
         self.inner.state(name)
     }
 
@@ -131,11 +173,22 @@ impl Lease for FaultyLease {
     }
 
     fn remaining(&self) -> Result<Duration, Lost> {
+        assert_ne!(
+            self.plan
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remaining,
+            Fault::Panics
+        );
         self.inner.remaining()
     }
 
     fn lost(&self) -> BoxFuture<Lost> {
-        let fault = self.plan.lock().unwrap().lost;
+        let fault = self
+            .plan
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .lost;
         match fault {
             Fault::Panics => panic!("it was told to panic"),
             Fault::PanicsLater => Box::pin(async { panic!("it was told to panic") }),
@@ -145,7 +198,7 @@ impl Lease for FaultyLease {
 
     fn extend(&self, lease: Duration) -> BoxFuture<Result<(), RenewError>> {
         let fault = {
-            let mut plan = self.plan.lock().unwrap();
+            let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
             plan.calls.push(Call::Extend(self.grant().token));
             plan.extend
         };
@@ -167,7 +220,7 @@ impl Lease for FaultyLease {
 
     fn release(&self) -> BoxFuture<Result<Release, BackendError>> {
         let fault = {
-            let mut plan = self.plan.lock().unwrap();
+            let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
             plan.calls.push(Call::Release(self.grant().token));
             plan.release
         };

@@ -11,6 +11,7 @@ mod loss;
 mod moody;
 mod options;
 mod order;
+mod panics;
 mod policy;
 mod strategic;
 mod streams;
@@ -57,6 +58,19 @@ fn now<T>(future: impl Future<Output = T>) -> Option<T> {
         std::task::Poll::Ready(value) => Some(value),
         std::task::Poll::Pending => None,
     }
+}
+
+/// What a future gives, or throws.
+async fn caught<F: Future>(future: F) -> std::thread::Result<F::Output> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(move |context| {
+        let poll = std::panic::AssertUnwindSafe(|| future.as_mut().poll(context));
+        match std::panic::catch_unwind(poll) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => std::task::Poll::Ready(Err(panic)),
+        }
+    })
+    .await
 }
 
 /// Panics where it is dropped.

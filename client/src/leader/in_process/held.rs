@@ -54,8 +54,15 @@ impl Held {
         let reply = self.service.apply_in(self.grant.domain, operation);
         let lost = match reply {
             Ok(Reply::Extended { expires }) => {
-                *self.end() = Ok(expires);
-                return Ok(());
+                // It may have been found lost, or given back, meanwhile: then it stays so.
+                let mut end = self.end();
+                return match *end {
+                    Ok(_) => {
+                        *end = Ok(expires);
+                        Ok(())
+                    }
+                    Err(lost) => Err(NotLeader::Lost(lost).into()),
+                };
             }
             Ok(Reply::Rejected(why)) => return Err(BackendError::Rejected(Cause::new(why)).into()),
             Ok(_) => Lost::NotHeld,

@@ -48,21 +48,25 @@ impl Place<'_> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if self.is_forgotten() {
-            return;
-        }
         self.answer.close();
-        let waiter = self.waiter;
-        let waits = self
-            .service
-            .desk(|desk| desk.waiting.remove(&waiter).is_some());
-        if waits {
-            self.service.apply(Operation::Cancel { waiter });
-        } else if let Ok(grant) = self.answer.try_recv() {
-            // It was granted, and nobody took it.
-            self.service
-                .desk(|desk| desk.give_back(self.service.now(), grant));
-            self.service.changes.send_replace(());
+        let (service, waiter) = (self.service, self.waiter);
+        // In one step: a token of this domain means something else in the next one.
+        let changed = service.desk(|desk| {
+            if desk.domain != self.domain {
+                return false;
+            }
+            if desk.waiting.remove(&waiter).is_some() {
+                desk.apply(service.now(), Operation::Cancel { waiter });
+            } else if let Ok(grant) = self.answer.try_recv() {
+                // It was granted, and nobody took it.
+                desk.give_back(service.now(), grant);
+            } else {
+                return false;
+            }
+            true
+        });
+        if changed {
+            service.changes.send_replace(());
         }
     }
 }
