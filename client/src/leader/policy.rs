@@ -1,5 +1,7 @@
 //! What to do when nobody can be elected because the lock service fails.
 
+use highwater_lock::Key;
+
 use super::context::LeaderContext;
 use super::elector::{Elector, Kind, judge, result};
 use super::run;
@@ -65,24 +67,53 @@ impl<K: Kind> Elector<K> {
         Fut: Future<Output = Result<T, E>>,
     {
         let (key, core) = (self.key(name)?, self.core());
-        let failure = match core.acquire(&key, &core.options).await {
+        match core.acquire(&key, &core.options).await {
             Ok(Some(guard)) => {
                 let ran = run::run(guard, core.options.on_loss, judge, action).await;
-                return Ok(PolicyResult::Held(result(run::or_unwind(ran))));
+                Ok(PolicyResult::Held(result(run::or_unwind(ran))))
             }
-            Ok(None) => return Ok(PolicyResult::Held(LeaderResult::Skipped)),
-            Err(LeaderError::Backend(failure)) if failure.is_outage() => failure,
-            Err(error) => return Err(error),
+            Ok(None) => Ok(PolicyResult::Held(LeaderResult::Skipped)),
+            Err(error) => match self.without_a_lock(key, policy, error)? {
+                Instead::Nothing { failure } => Ok(PolicyResult::SkippedByFailure { failure }),
+                Instead::Open { context, failure } => {
+                    let outcome = action(context).await;
+                    Ok(PolicyResult::Unprotected { outcome, failure })
+                }
+            },
+        }
+    }
+
+    /// What the policy makes of an election that failed.
+    pub(super) fn without_a_lock(
+        &self,
+        key: Key,
+        policy: FailurePolicy,
+        error: LeaderError,
+    ) -> Result<Instead, LeaderError> {
+        let failure = match error {
+            LeaderError::Backend(failure) if failure.is_outage() => failure,
+            error => return Err(error),
         };
         match policy {
             FailurePolicy::Error => Err(LeaderError::Backend(failure)),
-            FailurePolicy::Skip => Ok(PolicyResult::SkippedByFailure { failure }),
+            FailurePolicy::Skip => Ok(Instead::Nothing { failure }),
             FailurePolicy::FailOpen => {
+                let core = self.core();
                 core.hub.unprotected(&key, &core.node);
                 let context = LeaderContext::unprotected(key, core.node.clone());
-                let outcome = action(context).await;
-                Ok(PolicyResult::Unprotected { outcome, failure })
+                Ok(Instead::Open { context, failure })
             }
         }
     }
+}
+
+/// What is done in place of a run under a lock.
+pub(super) enum Instead {
+    Nothing {
+        failure: BackendError,
+    },
+    Open {
+        context: LeaderContext,
+        failure: BackendError,
+    },
 }

@@ -201,22 +201,11 @@ impl StrategicElector {
         Fut: Future<Output = Result<T, E>>,
     {
         let name = name.as_ref();
-        let (key, node) = (self.elector.key(name)?, self.elector.node().clone());
-        let field = self.announced(&key, &node).await;
-        let field = field.map_err(LeaderError::Backend)?;
-        let chosen = self.strategy.choose(&field).map(|chosen| &chosen.node);
-        if chosen != Some(&node) {
-            self.elector.core().hub.skipped(&key, &node);
+        let Some(mut turn) = self.turn(name).await? else {
             return Ok(LeaderResult::Skipped);
-        }
-        let mut turn = Turn {
-            registry: Arc::clone(&self.registry),
-            clock: Arc::clone(&self.elector.core().clock),
-            runtime: Handle::current(),
-            led: None,
         };
         let result = self.elector.run_if_leader_result(name, |context| {
-            turn.led = Some((key, node));
+            turn.begins();
             action(context)
         });
         let result = result.await?;
@@ -227,13 +216,33 @@ impl StrategicElector {
         Ok(result)
     }
 
-    async fn announced(&self, key: &Key, node: &NodeId) -> Result<Field, BackendError> {
+    /// Says that it is there; its turn, if it is the chosen one.
+    pub(super) async fn turn(&self, name: &str) -> Result<Option<Turn>, LeaderError> {
+        let (key, node) = (self.elector.key(name)?, self.elector.node().clone());
         let announced = self
             .registry
             .announce(key.clone(), node.clone(), self.score);
+        let field = self.told(announced).await.map_err(LeaderError::Backend)?;
+        let chosen = self.strategy.choose(&field).map(|chosen| &chosen.node);
+        if chosen != Some(&node) {
+            self.elector.core().hub.skipped(&key, &node);
+            return Ok(None);
+        }
+        Ok(Some(Turn {
+            registry: Arc::clone(&self.registry),
+            clock: Arc::clone(&self.elector.core().clock),
+            runtime: Handle::current(),
+            key,
+            node,
+            led: false,
+        }))
+    }
+
+    /// What the registry says, if it says it in time.
+    async fn told<T>(&self, answer: BoxFuture<Result<T, BackendError>>) -> Result<T, BackendError> {
         tokio::select! {
             biased;
-            field = announced => field,
+            answer = answer => answer,
             () = self.elector.core().clock.sleep(PATIENCE) => {
                 let cause = Cause::new("no answer from the registry of the candidates");
                 Err(BackendError::Indeterminate(cause))
@@ -244,28 +253,37 @@ impl StrategicElector {
     /// Says that this candidate does not want to lead the name any more.
     ///
     /// # Errors
-    /// The name is none, or the registry failed; it forgets in time.
+    /// The name is none, the registry failed, or it gave no answer for 15 s; it forgets in time.
     pub async fn withdraw(&self, name: impl AsRef<str>) -> Result<(), LeaderError> {
         let withdrawn = self
             .registry
             .withdraw(self.elector.key(name)?, self.elector.node().clone());
-        withdrawn.await.map_err(LeaderError::Backend)
+        self.told(withdrawn).await.map_err(LeaderError::Backend)
     }
 }
 
 /// A turn that has begun is over at the latest when this is dropped.
-struct Turn {
+pub(super) struct Turn {
     registry: Arc<dyn CandidateRegistry>,
     clock: Arc<dyn Clock>,
     runtime: Handle,
-    /// Who leads what, since the action has begun.
-    led: Option<(Key, NodeId)>,
+    key: Key,
+    node: NodeId,
+    /// Whether the action has begun, and the registry was not told of its end.
+    led: bool,
 }
 
 impl Turn {
+    pub(super) fn begins(&mut self) {
+        self.led = true;
+    }
+
     /// Tells the registry, in a task of its own.
-    fn over(&mut self) -> Option<JoinHandle<()>> {
-        let (key, node) = self.led.take()?;
+    pub(super) fn over(&mut self) -> Option<JoinHandle<()>> {
+        if !std::mem::take(&mut self.led) {
+            return None;
+        }
+        let (key, node) = (self.key.clone(), self.node.clone());
         let (registry, clock) = (Arc::clone(&self.registry), Arc::clone(&self.clock));
         Some(self.runtime.spawn(async move {
             tokio::select! {
@@ -284,7 +302,7 @@ impl Drop for Turn {
 }
 
 /// How long a registry may take to be told of the end of a turn.
-const TELLING: Duration = Duration::from_secs(5);
+pub(super) const TELLING: Duration = Duration::from_secs(5);
 
 impl fmt::Debug for StrategicElector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -185,8 +185,8 @@ impl CandidateRegistry for Silent {
         Box::pin(std::future::pending())
     }
 
-    fn withdraw(&self, name: Key, node: NodeId) -> BoxFuture<Result<(), BackendError>> {
-        self.candidates.withdraw(name, node)
+    fn withdraw(&self, _: Key, _: NodeId) -> BoxFuture<Result<(), BackendError>> {
+        Box::pin(std::future::pending())
     }
 }
 
@@ -206,5 +206,7 @@ async fn a_registry_that_falls_silent_withholds_no_result() {
             Err(LeaderError::Backend(BackendError::Indeterminate(_))) => assert!(!announces),
             Err(other) => panic!("{other:?}"),
         }
+        let withdrawn = timeout(20 * SECOND, a.withdraw("job")).await.unwrap();
+        assert!(withdrawn.unwrap_err().is_transient());
     }
 }

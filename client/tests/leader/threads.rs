@@ -5,12 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use highwater_client::leader::blocking::{LeaderElector, LeaderGroupElector, ScheduleError};
+use highwater_client::leader::blocking::{
+    LeaderElector, LeaderGroupElector, ScheduleError, StrategicElector,
+};
 use highwater_client::leader::{
-    InProcess, LeaderGroupOptions, LeaderResult, LeaseEnd, NotLeader, RenewError,
+    Candidates, FailurePolicy, Fifo, InProcess, LeaderError, LeaderGroupOptions, LeaderResult,
+    LeaseEnd, NotLeader, PolicyResult, RenewError,
 };
 use highwater_client::{Key, Lost};
 
+use crate::faulty::{Fault, Faulty};
 use crate::moody::Moody;
 use crate::{Bomb, SECOND, options};
 
@@ -134,7 +138,7 @@ fn a_schedule_survives_errors_and_panics_and_stops_after_its_run() {
     let mut count = 0;
     let schedule = a.schedule("job", Duration::from_millis(5), move |leader| {
         count += 1;
-        sender.send(leader.token()).unwrap();
+        sender.send(leader.token().unwrap()).unwrap();
         match count {
             1 => Err("no"),
             2 => panic!("on purpose"),
@@ -168,7 +172,7 @@ fn a_campaign_waits_for_its_turn_and_goes_on_after_a_loss() {
         move || {
             let mut tokens = Vec::new();
             a.campaign("job", |leader| {
-                tokens.push(leader.token());
+                tokens.push(leader.token().unwrap());
                 if tokens.len() == 1 {
                     service.force_release(&Key::new("job").unwrap());
                 }
@@ -258,6 +262,103 @@ fn a_campaign_rests_when_its_candidacies_end_at_once() {
 }
 
 #[track_caller]
+#[test]
+fn a_policy_decides_what_is_done_without_a_lock_service() {
+    let service = InProcess::new();
+    let faulty = Faulty::new(service.clone());
+    let a = LeaderElector::new(faulty.clone(), options("a").build().unwrap()).unwrap();
+    let policies = [
+        FailurePolicy::Error,
+        FailurePolicy::Skip,
+        FailurePolicy::FailOpen,
+    ];
+    for policy in policies {
+        let mut runs = 0;
+        faulty.acquire(Fault::None);
+        let run = a.run_with_policy("job", policy, |leader| {
+            runs += 1;
+            leader.token().ok_or("no token")
+        });
+        let result = run.unwrap();
+        assert!(
+            matches!(&result, PolicyResult::Held(LeaderResult::Elected { value, term })
+                if *value == term.token),
+            "{result:?}"
+        );
+        let rival = elector(&service, "b").try_acquire("job").unwrap().unwrap();
+        let skipped = a.run_with_policy("job", policy, |_| Err::<(), _>("it must not run"));
+        let held = PolicyResult::Held(LeaderResult::Skipped);
+        assert_eq!(skipped.unwrap(), held);
+        drop(rival);
+        faulty.acquire(Fault::Fails);
+        let run = a.run_with_policy("job", policy, |leader| {
+            runs += 1;
+            assert_eq!((leader.fence(), leader.check()), (None, Ok(())));
+            assert_eq!(leader.lost(Duration::from_millis(5)), None);
+            assert!(matches!(
+                leader.extend(SECOND),
+                Err(RenewError::Unprotected)
+            ));
+            Err::<(), _>("its own")
+        });
+        match (policy, run) {
+            (FailurePolicy::Error, Err(LeaderError::Backend(error))) if error.is_outage() => {}
+            (FailurePolicy::Skip, Ok(PolicyResult::SkippedByFailure { .. })) => {}
+            (FailurePolicy::FailOpen, Ok(PolicyResult::Unprotected { outcome, .. })) => {
+                assert_eq!(outcome, Err("its own"));
+            }
+            (policy, other) => panic!("{policy:?}: {other:?}"),
+        }
+        assert_eq!(
+            runs,
+            if policy == FailurePolicy::FailOpen {
+                2
+            } else {
+                1
+            }
+        );
+    }
+    assert!(
+        a.run_with_policy("not a name", policies[2], |_| Ok::<(), ()>(()))
+            .is_err()
+    );
+    assert_eq!((a.stats().unprotected, a.stats().elected), (1, 3));
+}
+
+#[test]
+fn only_who_is_chosen_stands_and_its_turn_is_over_also_after_a_panic() {
+    let service = InProcess::new();
+    let registry = Candidates::new(600 * SECOND);
+    let [a, b] = ["a", "b"]
+        .map(|node| StrategicElector::new(elector(&service, node), registry.clone(), Fifo));
+    let ran = |of: &StrategicElector| {
+        let result = of.run_if_leader_result("job", |leader| leader.check());
+        matches!(result.unwrap(), LeaderResult::Elected { .. })
+    };
+    assert!(ran(&a));
+    // Now it stands behind the other one, as soon as that one is there.
+    assert!(!ran(&b), "a was there first");
+    assert!(ran(&a));
+    assert!(!ran(&a));
+    let panics = std::panic::AssertUnwindSafe(|| {
+        b.run_if_leader_result("job", |_| -> Result<(), ()> { panic!("on purpose") })
+    });
+    assert!(std::panic::catch_unwind(panics).is_err());
+    eventually(|| ran(&a));
+    // Who is chosen still has to take the lock.
+    b.withdraw("job").unwrap();
+    let outsider = elector(&service, "c").try_acquire("job").unwrap().unwrap();
+    assert!(!ran(&a));
+    outsider.release();
+    assert!(ran(&a));
+    assert!(
+        b.run_if_leader_result("not a name", |_| Ok::<(), ()>(()))
+            .is_err()
+    );
+    assert_eq!(b.elector().stats().panicked, 1);
+    assert!(ran(&a.clone().with_score(7)));
+}
+
 fn eventually(condition: impl Fn() -> bool) {
     let deadline = Instant::now() + 10 * SECOND;
     while !condition() {

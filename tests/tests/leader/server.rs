@@ -98,7 +98,7 @@ async fn the_blocking_face_leads_at_a_server() {
             // Longer than the lease.
             std::thread::sleep(Duration::from_secs(3));
             leader.check().unwrap();
-            leader.token()
+            leader.token().unwrap()
         });
         let token = ran.unwrap().unwrap();
         (token, history.records())

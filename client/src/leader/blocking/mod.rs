@@ -16,30 +16,30 @@
 //!
 //! Leases are extended in a thread of the elector's own, also while the action computes. What cannot
 //! be done is to cut an action off: ask [`LeaderContext::check`] between its steps. A lease that was
-//! lost is told at the end in any case. Policies for a failing lock service, streams and the choice
-//! among candidates are only there for async programs.
+//! lost is told at the end in any case. Streams are only there for async programs.
 
+mod guard;
 mod schedule;
+mod strategic;
 
 use std::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_lock::{Fence, FencingToken, Key};
-
 use super::elector::{self, PATIENCE};
+use super::policy::Instead;
 use super::run::{Ran, Value};
-use super::term::RELEASE_TIME;
 use super::{
-    Backend, BackendError, Cause, Group, Kind, LeaderError, LeaderGroupOptions, LeaderOptions,
-    LeaderResult, LeaderState, LeaderStats, LeaseEnd, NotLeader, OptionsError, RenewError, Single,
-    TermOutcome, TermReport,
+    Backend, BackendError, Cause, FailurePolicy, Group, Kind, LeaderError, LeaderGroupOptions,
+    LeaderOptions, LeaderResult, LeaderState, LeaderStats, OptionsError, PolicyResult, Single,
+    TermOutcome,
 };
 use crate::blocking::runtime::Runtime;
 
+pub use guard::{LeaderContext, LeaderGuard};
 pub use schedule::{Schedule, ScheduleError};
+pub use strategic::StrategicElector;
 
 /// Elects one leader for each name.
 pub type LeaderElector = Elector<Single>;
@@ -165,6 +165,35 @@ impl<K: Kind> Elector<K> {
         Ok(result.unwrap_or(LeaderResult::Skipped))
     }
 
+    /// See [`super::Elector::run_with_policy`]. The action runs in the calling thread, at most once.
+    ///
+    /// # Errors
+    /// The name is none, the lock service works and does not elect, or it cannot be used and the policy
+    /// is [`FailurePolicy::Error`]. The action did not run.
+    pub fn run_with_policy<T, E>(
+        &self,
+        name: impl AsRef<str>,
+        policy: FailurePolicy,
+        action: impl FnOnce(&LeaderContext) -> Result<T, E>,
+    ) -> Result<PolicyResult<T, E>, LeaderError> {
+        let key = self.inner.key(&name)?;
+        match self.try_acquire(name) {
+            Ok(Some(guard)) => {
+                let ran = guard.run(elector::judge, action);
+                Ok(PolicyResult::Held(elector::result(ran)))
+            }
+            Ok(None) => Ok(PolicyResult::Held(LeaderResult::Skipped)),
+            Err(error) => match self.inner.without_a_lock(key, policy, error)? {
+                Instead::Nothing { failure } => Ok(PolicyResult::SkippedByFailure { failure }),
+                Instead::Open { context, failure } => {
+                    let context = LeaderContext::new(context, Arc::clone(&self.runtime));
+                    let outcome = action(&context);
+                    Ok(PolicyResult::Unprotected { outcome, failure })
+                }
+            },
+        }
+    }
+
     /// See [`super::Elector::try_acquire`].
     ///
     /// # Errors
@@ -193,12 +222,7 @@ impl<K: Kind> Elector<K> {
             .runtime
             .call(bound, acquire)
             .unwrap_or_else(|| Err(stuck()))?;
-        Ok(guard.map(|guard| {
-            LeaderGuard(LeaderContext {
-                guard,
-                runtime: Arc::clone(&self.runtime),
-            })
-        }))
+        Ok(guard.map(|guard| LeaderGuard::new(guard, Arc::clone(&self.runtime))))
     }
 
     /// See [`super::Elector::state`].
@@ -238,123 +262,6 @@ impl<K: Kind> fmt::Debug for Elector<K> {
 fn stuck() -> LeaderError {
     let cause = Cause::new("the elector's thread did not answer");
     LeaderError::Backend(BackendError::Indeterminate(cause))
-}
-
-/// What an action sees of its leadership; see [`super::LeaderContext`].
-#[derive(Debug)]
-pub struct LeaderContext {
-    // Declared first, so that its release is under way before the runtime may end.
-    guard: super::LeaderGuard,
-    runtime: Arc<Runtime>,
-}
-
-impl LeaderContext {
-    /// What is led, with its tenant.
-    pub fn name(&self) -> &Key {
-        self.guard.name()
-    }
-
-    /// See [`super::LeaderContext::fence`].
-    pub fn fence(&self) -> Option<Fence> {
-        Some(self.guard.fence())
-    }
-
-    /// The fencing token.
-    pub fn token(&self) -> FencingToken {
-        self.guard.token()
-    }
-
-    /// See [`super::LeaderContext::slot`].
-    pub fn slot(&self) -> Option<u32> {
-        self.guard.slot()
-    }
-
-    /// See [`super::LeaderContext::remaining`].
-    pub fn remaining(&self) -> Duration {
-        self.guard.remaining()
-    }
-
-    /// See [`super::LeaderContext::check`].
-    ///
-    /// # Errors
-    /// Why it is not the leader any more.
-    pub fn check(&self) -> Result<(), NotLeader> {
-        self.guard.check()
-    }
-
-    /// Waits until this is not the leader any more, for so long at most; `None` when it still is.
-    pub fn lost(&self, within: Duration) -> Option<NotLeader> {
-        self.runtime.call(within, self.guard.lost())
-    }
-
-    /// See [`super::LeaderContext::extend`]. It takes 10 s at most.
-    ///
-    /// # Errors
-    /// See [`RenewError`].
-    pub fn extend(&self, lease: Duration) -> Result<(), RenewError> {
-        let context = self.guard.context();
-        let extend = async move { context.extend(lease).await };
-        let outcome = self.runtime.call(RELEASE_TIME, extend);
-        let silent = || BackendError::Indeterminate(Cause::new("no answer to the extension"));
-        outcome.unwrap_or_else(|| Err(RenewError::Backend(silent())))
-    }
-}
-
-/// Leads a name until it is released, dropped or lost; see [`super::LeaderGuard`].
-#[derive(Debug)]
-#[must_use = "the leadership ends when the guard is dropped"]
-pub struct LeaderGuard(LeaderContext);
-
-impl std::ops::Deref for LeaderGuard {
-    type Target = LeaderContext;
-
-    fn deref(&self) -> &LeaderContext {
-        &self.0
-    }
-}
-
-impl LeaderGuard {
-    /// See [`super::LeaderGuard::release`].
-    pub fn release(self) -> TermReport {
-        self.finish(TermOutcome::Completed).1
-    }
-
-    fn run<T>(
-        self,
-        judge: impl FnOnce(&T) -> TermOutcome,
-        action: impl FnOnce(&LeaderContext) -> T,
-    ) -> Ran<T> {
-        match catch_unwind(AssertUnwindSafe(|| action(&self.0))) {
-            Ok(value) => {
-                let (lost, term) = self.finish(judge(&value));
-                Ran {
-                    value: Value::Returned(value),
-                    lost,
-                    term,
-                }
-            }
-            Err(panic) => {
-                self.finish(TermOutcome::Panicked);
-                resume_unwind(panic)
-            }
-        }
-    }
-
-    fn finish(self, outcome: TermOutcome) -> (Option<crate::Lost>, TermReport) {
-        let LeaderContext { guard, runtime } = self.0;
-        let (term, token, slot) = (Arc::clone(guard.term()), guard.token(), guard.slot());
-        let report = runtime.call(RELEASE_TIME + SLACK, guard.finish(outcome));
-        let report = report.unwrap_or_else(|| TermReport {
-            token,
-            slot,
-            held: Duration::ZERO,
-            extensions: 0,
-            end: LeaseEnd::Unknown {
-                error: Cause::new("the elector's thread did not answer"),
-            },
-        });
-        (term.was_lost(), report)
-    }
 }
 
 /// What a call may take beyond the bound that it has by itself.
