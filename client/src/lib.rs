@@ -34,6 +34,7 @@
 //! # Features
 //!
 //! - `blocking`: the module `blocking`, the same names for programs without async.
+//! - `leader-contract`: the module `leader::contract`, tests for a lock service of yours.
 //! - `macros`: the attributes `#[leader]` and `#[leader_group]`, see the module `leader::attributes`.
 //! - `tracing`: spans and events. Counters are always there ([`Client::stats`]).
 //!

@@ -45,6 +45,8 @@ pub mod blocking;
 mod campaign;
 mod candidates;
 mod context;
+#[cfg(feature = "leader-contract")]
+pub mod contract;
 mod elector;
 mod events;
 mod gate;

@@ -13,6 +13,7 @@ mod options;
 mod order;
 mod panics;
 mod policy;
+mod promises;
 mod strategic;
 mod streams;
 mod terms;

@@ -1,12 +1,14 @@
-//! What a case of the contract needs of a backend.
+//! A server under test, and what a test can do to it.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use highwater_client::leader::contract::{Memory, Service};
 use highwater_client::leader::{
-    Backend, Highwater, InProcess, LeaderElector, LeaderGroupElector, LeaderGroupOptions,
-    LeaderOptions, LeaderOptionsBuilder,
+    Backend, Highwater, LeaderElector, LeaderGroupElector, LeaderGroupOptions, LeaderOptions,
+    LeaderOptionsBuilder,
 };
 use highwater_client::{Client, Key};
 use highwater_server::{Admin, Server};
@@ -14,61 +16,44 @@ use highwater_tests::wait::eventually;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::road::Road;
+
 /// How long something may take that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One lock service, and the length of a unit of time on it: short, where time is real.
+/// A server in memory, on the loopback interface, behind a road that can be closed.
 pub(crate) struct World {
-    service: Service,
+    server: Mutex<Option<Server>>,
+    listens: SocketAddr,
+    road: Road,
+    clients: Mutex<BTreeMap<String, Client>>,
+    /// A length of time that is short.
     pub(crate) unit: Duration,
 }
 
-enum Service {
-    InProcess(InProcess),
-    Highwater {
-        server: Mutex<Option<Server>>,
-        address: std::net::SocketAddr,
-        clients: Mutex<BTreeMap<String, Client>>,
-    },
-}
-
 impl World {
-    pub(crate) fn in_process() -> Self {
-        Self {
-            service: Service::InProcess(InProcess::new()),
-            unit: Duration::from_secs(1),
-        }
-    }
-
     pub(crate) async fn highwater() -> Self {
         let server = start("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let address = server.local_addr();
+        let listens = server.local_addr();
         Self {
-            service: Service::Highwater {
-                server: Mutex::new(Some(server)),
-                address,
-                clients: Mutex::default(),
-            },
+            server: Mutex::new(Some(server)),
+            listens,
+            road: Road::to(listens).await,
+            clients: Mutex::default(),
             unit: Duration::from_millis(100),
         }
     }
 
     /// A backend for this node: with connections of its own.
     pub(crate) async fn backend(&self, node: &str) -> Arc<dyn Backend> {
-        match &self.service {
-            Service::InProcess(service) => Arc::new(service.clone()),
-            Service::Highwater {
-                address, clients, ..
-            } => {
-                let known = clients.lock().unwrap().get(node).cloned();
-                let client = match known {
-                    Some(client) => client,
-                    None => Client::builder(address).connect().await.unwrap(),
-                };
-                clients.lock().unwrap().insert(node.into(), client.clone());
-                Arc::new(Highwater::new(client))
-            }
-        }
+        let known = self.clients.lock().unwrap().get(node).cloned();
+        let client = match known {
+            Some(client) => client,
+            None => Client::builder(self.address()).connect().await.unwrap(),
+        };
+        let mut clients = self.clients.lock().unwrap();
+        clients.insert(node.into(), client.clone());
+        Arc::new(Highwater::new(client))
     }
 
     /// One try, a lease of 20 units.
@@ -93,97 +78,53 @@ impl World {
         LeaderGroupElector::new(self.backend(node).await, options)
     }
 
-    /// Ends whatever holds a name, as an operator does.
-    pub(crate) async fn force_release(&self, name: &str) {
-        match &self.service {
-            Service::InProcess(service) => service.force_release(&Key::new(name).unwrap()),
-            Service::Highwater { server, .. } => {
-                let admin = server.lock().unwrap().as_ref().unwrap().admin_addr();
-                let path = format!("/v1/locks/{name}/release");
-                request(admin.unwrap(), "POST", &path).await;
-            }
-        }
-    }
-
     /// Asks the admin listener of the server.
     pub(crate) async fn ask(&self, method: &str, path: &str) -> String {
-        let Service::Highwater { server, .. } = &self.service else {
-            panic!("there is no server");
-        };
-        let admin = server.lock().unwrap().as_ref().unwrap().admin_addr();
+        let admin = self.server.lock().unwrap().as_ref().unwrap().admin_addr();
         request(admin.unwrap(), method, path).await
-    }
-
-    /// Starts the service anew, without its memory.
-    pub(crate) async fn restart(&self) {
-        match &self.service {
-            Service::InProcess(service) => service.restart(),
-            Service::Highwater {
-                server, address, ..
-            } => {
-                self.stop();
-                let again = eventually("the address is free again", PATIENCE, async || {
-                    start(*address).await.ok()
-                });
-                let again = again.await;
-                *server.lock().unwrap() = Some(again);
-            }
-        }
     }
 
     /// Stops a server, as in a crash.
     pub(crate) fn stop(&self) {
-        if let Service::Highwater { server, .. } = &self.service {
-            server.lock().unwrap().take();
-        }
+        self.server.lock().unwrap().take();
     }
 
-    /// Waits until nothing holds a name and nobody waits for it.
-    pub(crate) async fn is_free(&self, elector: &LeaderElector, name: &str) {
-        self.until("the name is free", async || {
-            let state = elector.state(name).await.unwrap();
-            state.is_free() && state.waiting == 0
-        })
-        .await;
-    }
-
-    /// Waits until so many candidates stand in the queue.
-    pub(crate) async fn waiting(&self, elector: &LeaderElector, name: &str, waiting: u32) {
-        self.until("so many wait", async || {
-            elector.state(name).await.unwrap().waiting == waiting
-        })
-        .await;
-    }
-
-    /// Waits for a condition; in virtual time each look takes a hundredth of a unit.
+    /// Waits for a condition.
     pub(crate) async fn until(&self, what: &str, mut condition: impl AsyncFnMut() -> bool) {
-        let started = tokio::time::Instant::now();
-        let patience = if self.is_virtual() {
-            100 * self.unit
-        } else {
-            PATIENCE
-        };
-        while !condition().await {
-            assert!(started.elapsed() < patience, "not in time: {what}");
-            tokio::time::sleep(self.unit / 100).await;
-        }
+        eventually(what, PATIENCE, async || condition().await.then_some(())).await;
     }
 
-    /// Where the server listens.
-    pub(crate) fn address(&self) -> std::net::SocketAddr {
-        match &self.service {
-            Service::Highwater { address, .. } => *address,
-            Service::InProcess(_) => panic!("there is no server"),
-        }
+    /// Where clients find the server.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.road.address
+    }
+}
+
+impl Service for World {
+    fn unit(&self) -> Duration {
+        self.unit
     }
 
-    pub(crate) fn is_virtual(&self) -> bool {
-        matches!(self.service, Service::InProcess(_))
+    async fn backend(&self, node: &str) -> Arc<dyn Backend> {
+        self.backend(node).await
     }
 
-    /// Lets so many units pass.
-    pub(crate) async fn pass(&self, units: u32) {
-        tokio::time::sleep(units * self.unit).await;
+    async fn force_release(&self, name: &Key) {
+        self.ask("POST", &format!("/v1/locks/{name}/release")).await;
+    }
+
+    async fn restart(&self) -> Memory {
+        self.stop();
+        let again = eventually("the address is free again", PATIENCE, async || {
+            start(self.listens).await.ok()
+        });
+        let again = again.await;
+        *self.server.lock().unwrap() = Some(again);
+        Memory::Lost
+    }
+
+    async fn outage(&self, lasts: bool) {
+        self.road.close(lasts);
     }
 }
 

@@ -2,32 +2,37 @@
 
 use std::time::Duration;
 
-use highwater_client::Lost;
-use highwater_client::leader::{
+use crate::Lost;
+use crate::leader::{
     LeaderElector, LeaderError, LeaderGuard, LeaderResult, LeaseEnd, NotLeader, RenewError,
     Standing,
 };
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
-use crate::world::{PATIENCE, World};
+use super::world::{PATIENCE, World};
+use super::{Memory, Service};
+use crate::leader::schedule::caught;
+use crate::system::now;
 
-pub(crate) async fn a_lease_that_is_not_extended_is_lost_before_another_one_is_elected(
-    world: &World,
+pub async fn a_lease_that_is_not_extended_is_lost_before_another_one_is_elected(
+    service: impl Service,
 ) {
+    let world = &World::new(service);
     let a = world.candidate("a").await;
     let b = world
         .elector("b", world.options().wait(600 * world.unit))
         .await;
     let guard = a.try_acquire("job").await.unwrap().unwrap();
-    let started = Instant::now();
+    let started = now();
     let lost = guard.lost();
     let next = tokio::spawn(async move {
         let guard = b.try_acquire("job").await.unwrap().unwrap();
-        (Instant::now(), guard)
+        (now(), guard)
     });
     assert_eq!(lost.await, NotLeader::Lost(Lost::Expired));
-    let lost = Instant::now();
+    let lost = now();
     assert!(
         lost - started < 20 * world.unit + world.unit,
         "{:?}",
@@ -45,7 +50,8 @@ pub(crate) async fn a_lease_that_is_not_extended_is_lost_before_another_one_is_e
     assert_eq!(a.stats().revoked, 1);
 }
 
-pub(crate) async fn a_lease_that_extends_itself_outlives_its_time(world: &World) {
+pub async fn a_lease_that_extends_itself_outlives_its_time(service: impl Service) {
+    let world = &World::new(service);
     let a = world.elector("a", world.options().auto_extend(true)).await;
     let b = world.candidate("b").await;
     let guard = a.try_acquire("job").await.unwrap().unwrap();
@@ -67,7 +73,8 @@ pub(crate) async fn a_lease_that_extends_itself_outlives_its_time(world: &World)
     assert!(b.try_acquire("job").await.unwrap().is_some());
 }
 
-pub(crate) async fn an_extension_by_hand_lengthens_the_lease(world: &World) {
+pub async fn an_extension_by_hand_lengthens_the_lease(service: impl Service) {
+    let world = &World::new(service);
     let (a, b) = (world.candidate("a").await, world.candidate("b").await);
     let guard = a.try_acquire("job").await.unwrap().unwrap();
     guard.extend(100 * world.unit).await.unwrap();
@@ -90,20 +97,23 @@ pub(crate) async fn an_extension_by_hand_lengthens_the_lease(world: &World) {
     assert!(matches!(error, RenewError::NotLeader(NotLeader::Ended)));
 }
 
-pub(crate) async fn a_minimum_lease_keeps_everybody_out_after_success_error_and_drop(
-    world: &World,
-) {
+pub async fn a_minimum_lease_keeps_everybody_out_however_its_action_ends(service: impl Service) {
+    let world = &World::new(service);
     let options = || world.options().min_lease(10 * world.unit);
     let a = world.elector("a", options()).await;
     let b = world
         .elector("b", world.options().wait(600 * world.unit))
         .await;
-    for ending in ["success", "error", "drop"] {
-        let started = Instant::now();
+    for ending in ["success", "error", "panic", "drop"] {
+        let started = now();
         match ending {
             "drop" => {
                 let run = a.run_if_leader(ending, |_| std::future::pending::<()>());
                 assert!(timeout(world.unit, run).await.is_err());
+            }
+            "panic" => {
+                let run = a.run_if_leader(ending, |_| async { panic!("on purpose") });
+                assert!(caught(run).await.is_err());
             }
             _ => {
                 let fails = ending == "error";
@@ -139,7 +149,8 @@ pub(crate) async fn a_minimum_lease_keeps_everybody_out_after_success_error_and_
     }
 }
 
-pub(crate) async fn a_stale_token_touches_no_successor(world: &World) {
+pub async fn a_stale_token_touches_no_successor(service: impl Service) {
+    let world = &World::new(service);
     let a = world.candidate("a").await;
     let options = world.options().wait(600 * world.unit).auto_extend(true);
     let b = world.elector("b", options).await;
@@ -155,7 +166,8 @@ pub(crate) async fn a_stale_token_touches_no_successor(world: &World) {
 }
 
 /// redisson: the loss is only logged.
-pub(crate) async fn an_operator_ends_a_leadership_and_the_next_extension_notices(world: &World) {
+pub async fn an_operator_ends_a_leadership_and_the_next_extension_notices(service: impl Service) {
+    let world = &World::new(service);
     let a = world.elector("a", world.options().auto_extend(true)).await;
     let (begun, has_begun) = oneshot::channel();
     let run = a.run_if_leader_result("job", |_| async move {
@@ -177,7 +189,8 @@ pub(crate) async fn an_operator_ends_a_leadership_and_the_next_extension_notices
 }
 
 /// spring-integration: the release does not say that the lock was lost.
-pub(crate) async fn an_operator_ends_a_leadership_and_the_release_notices(world: &World) {
+pub async fn an_operator_ends_a_leadership_and_the_release_notices(service: impl Service) {
+    let world = &World::new(service);
     let a = world
         .elector("a", world.options().lease(600 * world.unit))
         .await;
@@ -205,19 +218,22 @@ pub(crate) async fn an_operator_ends_a_leadership_and_the_release_notices(world:
 }
 
 /// curator: after a new connection the old leader still takes itself for one.
-pub(crate) async fn a_service_that_starts_anew_ends_the_old_leadership_and_the_candidacies(
-    world: &World,
+pub async fn a_service_that_starts_anew_keeps_its_leader_or_ends_it_and_leaves_no_candidate_waiting(
+    service: impl Service,
 ) {
+    let world = &World::new(service);
     let options = || world.options().lease(3_000 * world.unit).auto_extend(true);
     let a = world.elector("a", options()).await;
     let old = a.try_acquire("job").await.unwrap().unwrap();
     let b = world.elector("b", options().wait(3_000 * world.unit)).await;
-    let waiting = tokio::spawn({
+    let waiting: JoinHandle<Result<Option<LeaderGuard>, LeaderError>> = tokio::spawn({
         let b = b.clone();
         async move { b.try_acquire("job").await }
     });
     world.waiting(&a, "job", 1).await;
-    world.restart().await;
+    if world.restart().await == Memory::Kept {
+        return goes_on_after_a_restart(world, old, waiting, &b).await;
+    }
     let lost = timeout(PATIENCE, old.lost()).await.unwrap();
     assert_eq!(lost, NotLeader::Lost(Lost::DomainChanged));
     assert!(!a.watch("job").unwrap().is_leader());
@@ -237,8 +253,37 @@ pub(crate) async fn a_service_that_starts_anew_ends_the_old_leadership_and_the_c
     assert_eq!(new.release().await.end, LeaseEnd::Released);
 }
 
+/// What was promised is still so, for the leader and against everybody else.
+async fn goes_on_after_a_restart<S: Service>(
+    world: &World<S>,
+    old: LeaderGuard,
+    waiting: JoinHandle<Result<Option<LeaderGuard>, LeaderError>>,
+    b: &LeaderElector,
+) {
+    world
+        .until("it is extended after the restart", async || {
+            old.extend(world.unit).await.is_ok()
+        })
+        .await;
+    assert_eq!(old.check(), Ok(()));
+    let one_try = world.candidate("c").await;
+    assert!(one_try.try_acquire("job").await.unwrap().is_none());
+    let (token, domain) = (old.token(), old.fence().domain());
+    assert_eq!(old.release().await.end, LeaseEnd::Released);
+    let new = match timeout(PATIENCE, waiting).await.unwrap().unwrap() {
+        Ok(guard) => guard.unwrap(),
+        Err(error) => {
+            assert!(error.is_transient(), "{error:?}");
+            elected(b).await
+        }
+    };
+    assert!(new.token() > token);
+    assert_eq!(new.fence().domain(), domain);
+    assert_eq!(new.release().await.end, LeaseEnd::Released);
+}
+
 async fn elected(elector: &LeaderElector) -> LeaderGuard {
-    let started = Instant::now();
+    let started = now();
     loop {
         match elector.try_acquire("job").await {
             Ok(guard) => return guard.unwrap(),

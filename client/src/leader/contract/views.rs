@@ -4,13 +4,16 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use futures_util::{FutureExt as _, Stream, StreamExt as _};
-use highwater_client::leader::{LeaseEnd, Occurrence, Standing, StreamLease, TermOutcome};
-use tokio::time::{Instant, sleep, timeout};
+use crate::leader::{LeaseEnd, Occurrence, Standing, StreamLease, TermOutcome};
+use futures_core::Stream;
+use tokio::time::{sleep, timeout};
 
-use crate::world::{PATIENCE, World};
+use super::Service;
+use super::world::{PATIENCE, World, next, polled};
+use crate::system::now;
 
-pub(crate) async fn a_state_tells_who_leads_who_waits_and_what_is_retained(world: &World) {
+pub async fn a_state_tells_who_leads_who_waits_and_what_is_retained(service: impl Service) {
+    let world = &World::new(service);
     let options = world.options().min_lease(15 * world.unit);
     let a = world.elector("a", options).await;
     let b = world
@@ -45,7 +48,8 @@ pub(crate) async fn a_state_tells_who_leads_who_waits_and_what_is_retained(world
 }
 
 /// spring-cloud-kubernetes: a missed event leaves a phantom leader.
-pub(crate) async fn events_and_levels_tell_of_each_term_once(world: &World) {
+pub async fn events_and_levels_tell_of_each_term_once(service: impl Service) {
+    let world = &World::new(service);
     let a = world.elector("a", world.options().auto_extend(true)).await;
     let mut events = a.subscribe();
     let mut level = a.watch("job").unwrap();
@@ -62,7 +66,7 @@ pub(crate) async fn events_and_levels_tell_of_each_term_once(world: &World) {
     a.run_if_leader("job", |_| async {}).await.unwrap();
     assert!(!level.is_leader());
     let mut seen = Vec::new();
-    while let Some(Some(event)) = events.next().now_or_never() {
+    while let Some(Some(event)) = polled(events.next(), 1, std::time::Duration::ZERO).await {
         let event = event.unwrap();
         assert_eq!((event.name.as_str(), event.node.as_str()), ("job", "a"));
         match event.what {
@@ -83,7 +87,8 @@ pub(crate) async fn events_and_levels_tell_of_each_term_once(world: &World) {
     assert_eq!(seen, ["elected", "extended", "revoked", "elected", "ended"]);
 }
 
-pub(crate) async fn a_schedule_survives_errors_and_elects_with_higher_tokens(world: &World) {
+pub async fn a_schedule_survives_errors_and_elects_with_higher_tokens(service: impl Service) {
+    let world = &World::new(service);
     let a = world.candidate("a").await;
     let tokens = Arc::new(Mutex::new(Vec::new()));
     let schedule = a.schedule("job", world.unit / 10, {
@@ -123,7 +128,8 @@ pub(crate) async fn a_schedule_survives_errors_and_elects_with_higher_tokens(wor
     );
 }
 
-pub(crate) async fn a_campaign_goes_on_after_a_loss_with_a_higher_token(world: &World) {
+pub async fn a_campaign_goes_on_after_a_loss_with_a_higher_token(service: impl Service) {
+    let world = &World::new(service);
     let a = world.elector("a", world.options().auto_extend(true)).await;
     let tokens = Arc::new(Mutex::new(Vec::new()));
     let campaign = tokio::spawn({
@@ -169,7 +175,8 @@ impl Stream for Counting {
     }
 }
 
-pub(crate) async fn a_stream_leads_as_long_as_it_lives(world: &World) {
+pub async fn a_stream_leads_as_long_as_it_lives(service: impl Service) {
+    let world = &World::new(service);
     let (a, b) = (world.candidate("a").await, world.candidate("b").await);
     let stream = a
         .stream_if_leader("job", StreamLease::AutoExtend, |_| Counting(0))
@@ -177,7 +184,7 @@ pub(crate) async fn a_stream_leads_as_long_as_it_lives(world: &World) {
     let mut stream = stream.unwrap().unwrap();
     world
         .until("it was extended", async || {
-            assert!(matches!(stream.next().await, Some(Ok(_))));
+            assert!(matches!(next(&mut stream).await, Some(Ok(_))));
             assert!(b.try_acquire("job").await.unwrap().is_none());
             a.stats().extended >= 3
         })
@@ -189,11 +196,11 @@ pub(crate) async fn a_stream_leads_as_long_as_it_lives(world: &World) {
         .stream_if_leader("job", StreamLease::Bounded, |_| Counting(0))
         .await;
     let mut stream = stream.unwrap().unwrap();
-    let started = Instant::now();
-    while let Some(Ok(_)) = stream.next().await {
+    let started = now();
+    while let Some(Ok(_)) = next(&mut stream).await {
         assert!(started.elapsed() < 21 * world.unit, "it does not end");
         sleep(world.unit / 10).await;
     }
-    assert!(stream.next().await.is_none());
+    assert!(next(&mut stream).await.is_none());
     world.is_free(&b, "job").await;
 }

@@ -1,16 +1,18 @@
 //! How a lease is given back when nobody does so by hand.
 
-use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use highwater_client::leader::NotLeader;
+use crate::leader::NotLeader;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
-use crate::world::World;
+use super::Service;
+use super::world::World;
+use crate::leader::schedule::caught;
+use crate::system::now;
 
-pub(crate) async fn a_dropped_run_gives_its_lease_back(world: &World) {
+pub async fn a_dropped_run_gives_its_lease_back(service: impl Service) {
+    let world = &World::new(service);
     let options = world.options().lease(600 * world.unit).auto_extend(true);
     let (a, b) = (
         world.elector("a", options).await,
@@ -34,12 +36,13 @@ pub(crate) async fn a_dropped_run_gives_its_lease_back(world: &World) {
     assert_eq!((a.stats().cancelled, a.stats().actions_failed), (1, 0));
 }
 
-pub(crate) async fn a_panic_gives_its_lease_back(world: &World) {
+pub async fn a_panic_gives_its_lease_back(service: impl Service) {
+    let world = &World::new(service);
     let a = world
         .elector("a", world.options().lease(600 * world.unit))
         .await;
     let run = a.run_if_leader("job", |_| async { panic!("on purpose") });
-    assert!(AssertUnwindSafe(run).catch_unwind().await.is_err());
+    assert!(caught(run).await.is_err());
     assert!(
         a.state("job").await.unwrap().is_free(),
         "it is given back before the panic goes on"
@@ -48,7 +51,8 @@ pub(crate) async fn a_panic_gives_its_lease_back(world: &World) {
 }
 
 /// kubernetes: the lease is released before the cancelled work has drained.
-pub(crate) async fn the_lease_is_kept_until_cancelled_work_is_at_rest(world: &World) {
+pub async fn the_lease_is_kept_until_cancelled_work_is_at_rest(service: impl Service) {
+    let world = &World::new(service);
     let (a, b) = (
         world.elector("a", world.options().auto_extend(true)).await,
         world.candidate("b").await,
@@ -65,7 +69,7 @@ pub(crate) async fn the_lease_is_kept_until_cancelled_work_is_at_rest(world: &Wo
     });
     assert!(timeout(world.unit, run).await.is_err());
     assert_eq!(is_told.await.unwrap(), NotLeader::Cancelled);
-    let started = Instant::now();
+    let started = now();
     while started.elapsed() < 15 * world.unit {
         assert!(b.try_acquire("job").await.unwrap().is_none());
         sleep(world.unit).await;
@@ -78,12 +82,13 @@ pub(crate) async fn the_lease_is_kept_until_cancelled_work_is_at_rest(world: &Wo
 }
 
 /// redisson: a renewal outlives the unlock.
-pub(crate) async fn nothing_is_held_or_extended_after_many_acquires_cancels_and_releases(
-    world: &World,
+pub async fn nothing_is_held_or_extended_after_many_acquires_cancels_and_releases(
+    service: impl Service,
 ) {
+    let world = &World::new(service);
     let options = world.options().wait(600 * world.unit);
     let a = world.elector("a", options.auto_extend(true)).await;
-    for round in 0..10_000 {
+    for round in 0..u64::from(world.service().rounds()) {
         match round % 4 {
             0 => {
                 let guard = a.try_acquire("job").await.unwrap().unwrap();

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use highwater_client::leader::{FailurePolicy, LeaderResult, LeaseEnd, PolicyResult};
-use tokio::time::Instant;
+use crate::leader::{FailurePolicy, LeaderResult, LeaseEnd, PolicyResult};
 
-use crate::world::World;
+use super::Service;
+use super::world::World;
+use crate::system::now;
 
-pub(crate) async fn one_leads_at_a_time_and_tokens_grow(world: &World) {
+pub async fn one_leads_at_a_time_and_tokens_grow(service: impl Service) {
+    let world = &World::new(service);
     let inside = Arc::new(AtomicBool::new(false));
     let tokens = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
@@ -43,7 +45,8 @@ pub(crate) async fn one_leads_at_a_time_and_tokens_grow(world: &World) {
     assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
 }
 
-pub(crate) async fn contention_ends_after_the_wait_and_is_no_error(world: &World) {
+pub async fn contention_ends_after_the_wait_and_is_no_error(service: impl Service) {
+    let world = &World::new(service);
     let a = world
         .elector("a", world.options().lease(600 * world.unit))
         .await;
@@ -51,7 +54,7 @@ pub(crate) async fn contention_ends_after_the_wait_and_is_no_error(world: &World
         .elector("b", world.options().wait(3 * world.unit))
         .await;
     let guard = a.try_acquire("job").await.unwrap().unwrap();
-    let started = Instant::now();
+    let started = now();
     let skipped = b
         .run_if_leader("job", |_| async { panic!("it must not run") })
         .await;
@@ -81,7 +84,8 @@ pub(crate) async fn contention_ends_after_the_wait_and_is_no_error(world: &World
     assert_eq!(guard.release().await.end, LeaseEnd::Released);
 }
 
-pub(crate) async fn a_value_that_is_none_is_still_elected(world: &World) {
+pub async fn a_value_that_is_none_is_still_elected(service: impl Service) {
+    let world = &World::new(service);
     let a = world.candidate("a").await;
     assert_eq!(
         a.run_if_leader("job", |_| async { None::<u8> })
@@ -100,7 +104,8 @@ pub(crate) async fn a_value_that_is_none_is_still_elected(world: &World) {
     ));
 }
 
-pub(crate) async fn an_action_that_fails_gives_its_error_and_the_lease_back(world: &World) {
+pub async fn an_action_that_fails_gives_its_error_and_the_lease_back(service: impl Service) {
+    let world = &World::new(service);
     let (a, b) = (world.candidate("a").await, world.candidate("b").await);
     let result = a
         .run_if_leader_result("job", |_| async { Err::<(), _>("no") })
@@ -112,7 +117,8 @@ pub(crate) async fn an_action_that_fails_gives_its_error_and_the_lease_back(worl
     assert!(b.try_acquire("job").await.unwrap().is_some());
 }
 
-pub(crate) async fn candidates_are_elected_in_the_order_of_their_coming(world: &World) {
+pub async fn candidates_are_elected_in_the_order_of_their_coming(service: impl Service) {
+    let world = &World::new(service);
     let options = || {
         world
             .options()
@@ -140,7 +146,8 @@ pub(crate) async fn candidates_are_elected_in_the_order_of_their_coming(world: &
 }
 
 /// spring-integration: a lock object that is made anew is a second leader.
-pub(crate) async fn the_lock_is_not_reentrant_also_for_an_elector_made_anew(world: &World) {
+pub async fn the_lock_is_not_reentrant_also_for_an_elector_made_anew(service: impl Service) {
+    let world = &World::new(service);
     let first = world.candidate("a").await;
     let guard = first.try_acquire("job").await.unwrap().unwrap();
     let again = world.candidate("a").await;
@@ -155,7 +162,8 @@ pub(crate) async fn the_lock_is_not_reentrant_also_for_an_elector_made_anew(worl
 }
 
 /// etcd: a waiter is granted, or left waiting, after it is gone.
-pub(crate) async fn a_dropped_candidacy_is_never_elected(world: &World) {
+pub async fn a_dropped_candidacy_is_never_elected(service: impl Service) {
+    let world = &World::new(service);
     let options = || {
         world
             .options()
@@ -186,7 +194,8 @@ pub(crate) async fn a_dropped_candidacy_is_never_elected(world: &World) {
     assert_eq!(a.stats().elected, 0);
 }
 
-pub(crate) async fn a_group_has_so_many_leaders_with_slots_and_fences_of_their_own(world: &World) {
+pub async fn a_group_has_so_many_leaders_with_slots_and_fences_of_their_own(service: impl Service) {
+    let world = &World::new(service);
     let mut guards = Vec::new();
     for node in ["a", "b", "c"] {
         let elector = world.group(node, 3).await;
@@ -214,7 +223,8 @@ pub(crate) async fn a_group_has_so_many_leaders_with_slots_and_fences_of_their_o
     assert!(next.token() > token);
 }
 
-pub(crate) async fn another_number_of_slots_is_refused_and_no_contention(world: &World) {
+pub async fn another_number_of_slots_is_refused_and_no_contention(service: impl Service) {
+    let world = &World::new(service);
     let two = world.group("a", 2).await;
     let guard = two.try_acquire("pool").await.unwrap().unwrap();
     let three = world.group("b", 3).await;
@@ -228,7 +238,8 @@ pub(crate) async fn another_number_of_slots_is_refused_and_no_contention(world: 
     drop(guard);
 }
 
-pub(crate) async fn tenants_do_not_meet(world: &World) {
+pub async fn tenants_do_not_meet(service: impl Service) {
+    let world = &World::new(service);
     let a = world.candidate("a").await;
     let (acme, other) = (
         a.for_tenant("acme").unwrap(),
