@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use highwater_client::leader::contract::{Memory, Service};
 use highwater_client::leader::{Backend, Highwater};
-use highwater_client::{Client, Key, KeyState, Secret};
+use highwater_client::{Client, Key, Secret};
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
 use crate::nodes::{LIMIT, Nodes, TOKEN};
+use crate::world::request;
 
 /// Each of them writes to disk and counts the time: with many at once the machine is what is tested.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);
@@ -61,22 +62,11 @@ impl Service for Cluster {
         Arc::new(Highwater::new(self.client(node).await))
     }
 
-    /// Releases it under its token, over a connection that is not its holder's.
     async fn force_release(&self, name: &Key) {
-        let state = self
-            .client("operator")
-            .await
-            .query(name)
-            .await
-            .unwrap()
-            .state;
-        let (KeyState::Held { token, .. } | KeyState::Retained { token, .. }) = state else {
-            return;
-        };
         let nodes = self.nodes.lock().await;
         let leader = nodes.leader().await;
-        let mut operator = nodes.client(leader).await;
-        operator.unlock(name.as_str(), token).await;
+        let admin = nodes.server(leader).admin_addr().unwrap();
+        request(admin, "POST", &format!("/v1/locks/{name}/release")).await;
     }
 
     async fn restart(&self) -> Memory {

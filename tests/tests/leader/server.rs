@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use highwater_client::leader::{
-    FailurePolicy, Highwater, LeaderElector, LeaderError, LeaderOptions, LeaderResult, LeaseEnd,
-    MemoryHistory, NotLeader, PolicyResult, TermOutcome, blocking,
+    Backend as _, Candidacy, FailurePolicy, Highwater, LeaderElector, LeaderError, LeaderOptions,
+    LeaderResult, LeaseEnd, MemoryHistory, NodeId, NotLeader, PolicyResult, RenewError, Standing,
+    TermOutcome, blocking,
 };
-use highwater_client::{Client, FencingToken, Lost};
+use highwater_client::{Client, FencingToken, Key, Lost, Release};
 use tokio::time::timeout;
 
 use crate::world::{PATIENCE, World};
@@ -87,7 +88,7 @@ async fn the_blocking_face_leads_at_a_server() {
             .unwrap();
         let options = LeaderOptions::builder();
         let options = options
-            .lease(Duration::from_secs(2))
+            .lease(Duration::from_secs(4))
             .auto_extend(true)
             .node("a");
         let backend = Highwater::from(&client);
@@ -96,7 +97,7 @@ async fn the_blocking_face_leads_at_a_server() {
         elector.elector().record_to(history.clone());
         let ran = elector.run_if_leader("job", |leader| {
             // Longer than the lease.
-            std::thread::sleep(Duration::from_secs(3));
+            std::thread::sleep(Duration::from_secs(5));
             leader.check().unwrap();
             leader.token().unwrap()
         });
@@ -208,4 +209,37 @@ async fn operators_see_the_leaders_of_a_prefix() {
         elsewhere.unwrap().is_some() && !answer.contains("elsewhere"),
         "{answer}"
     );
+}
+
+/// An extension that was begun before the release and is sent after it: the server has the last word.
+#[tokio::test]
+async fn a_server_extends_nothing_that_it_only_retains() {
+    let world = World::highwater().await;
+    let backend = world.backend("a").await;
+    let name = Key::new("job").unwrap();
+    let mut candidacy = Candidacy::new(name.clone(), NodeId::new("a").unwrap());
+    candidacy.lease = 20 * world.unit;
+    candidacy.min_lease = 10 * world.unit;
+    let lease = backend.acquire(candidacy).await.unwrap().unwrap();
+    let extending = lease.extend(600 * world.unit);
+    assert_eq!(lease.release().await, Ok(Release::Released));
+    let refused = extending.await.unwrap_err();
+    let lost = NotLeader::Lost(Lost::NotHeld);
+    assert!(
+        matches!(refused, RenewError::NotLeader(reason) if reason == lost),
+        "{refused:?}"
+    );
+    let state = backend.state(name.clone()).await.unwrap();
+    let [holder] = &state.holders[..] else {
+        panic!("{state:?}");
+    };
+    match holder.standing {
+        Standing::Retained { remaining } => assert!(remaining <= 10 * world.unit),
+        other => panic!("{other:?}"),
+    }
+    world
+        .until("it is over", async || {
+            backend.state(name.clone()).await.unwrap().is_free()
+        })
+        .await;
 }

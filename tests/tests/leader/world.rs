@@ -128,7 +128,8 @@ impl Service for World {
     }
 }
 
-async fn request(admin: std::net::SocketAddr, method: &str, path: &str) -> String {
+/// Asks an admin listener, which must agree.
+pub(crate) async fn request(admin: std::net::SocketAddr, method: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(admin).await.unwrap();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: localhost\r\n\

@@ -17,7 +17,7 @@ use crate::leader::{
 use crate::system::now;
 
 /// How long something may take that must happen, where time is real.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(super) struct World<S> {
     service: S,
