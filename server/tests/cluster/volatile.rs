@@ -71,6 +71,41 @@ async fn five_nodes_restart_one_after_the_other_and_locks_stay() {
     rolls(5).await;
 }
 
+/// What is not in the log any more comes in a snapshot, which may say less of the members than the log.
+#[tokio::test]
+async fn a_new_node_learns_from_a_snapshot_too() {
+    let mut nodes = Nodes::volatile(3).await;
+    nodes.snapshot_every(40);
+    let mut held = Vec::new();
+    for slot in 0..3 {
+        whole(&nodes).await;
+        nodes.kill(slot);
+        nodes.start(slot).await;
+        let leader = whole(&nodes).await;
+        let mut client = nodes.client(leader).await;
+        for number in 0..60 {
+            let key = format!("{slot}/{number}");
+            held.push((client.lock(&key, 0, 200).await, key));
+        }
+    }
+    // All of them take snapshots by now.
+    for slot in 0..3 {
+        whole(&nodes).await;
+        nodes.kill(slot);
+        nodes.start(slot).await;
+        let leader = whole(&nodes).await;
+        eventually("it has everything", async || {
+            (status(&nodes, slot).held_keys == held.len()).then_some(())
+        })
+        .await;
+        assert!(status(&nodes, leader).snapshot.is_some());
+    }
+    let mut client = nodes.client(whole(&nodes).await).await;
+    for (token, key) in held {
+        client.unlock(&key, token).await;
+    }
+}
+
 /// A process that dies before it votes leaves nothing that keeps the next one out, and none gets the
 /// generation of another.
 #[tokio::test]
@@ -149,6 +184,29 @@ async fn the_address_decides_which_of_two_processes_has_the_slot() {
     let refused = cluster::replace(&nodes.file, leader, slot, None).await;
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("by itself"), "{refused}");
+}
+
+/// The address may lead to another process while the node of the slot is still there and heard from.
+#[tokio::test]
+async fn a_node_that_still_answers_keeps_its_slot() {
+    let mut nodes = Nodes::volatile(3).await;
+    let leader = whole(&nodes).await;
+    let slot = nodes.slots().find(|slot| *slot != leader).unwrap();
+    let new = nodes.builder(slot).start().await.unwrap();
+    let old = nodes.put(slot, new).unwrap();
+    eventually("the new process is told why it waits", async || {
+        let reason = status(&nodes, slot).waits_for?;
+        reason.contains("still answers").then_some(())
+    })
+    .await;
+    let members = status(&nodes, leader).members.unwrap();
+    assert!(members.learners.is_empty());
+    assert_eq!(old.cluster_status().unwrap().role, NodeRole::Follower);
+    drop(old);
+    eventually("the new process votes", async || {
+        (generations(&nodes).await[usize::from(slot)] == 2).then_some(())
+    })
+    .await;
 }
 
 /// A node that was cut off for so long that another process has its slot ends when it hears of it.
