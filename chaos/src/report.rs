@@ -104,15 +104,16 @@ fn explain(
     if report.violations.is_empty() {
         return Ok(Vec::new());
     }
-    let file = folder.join(name);
-    std::fs::write(&file, history.to_string())?;
+    std::fs::write(folder.join(name), history.to_string())?;
     let shown = report.violations.iter().take(SHOWN);
     let mut lines: Vec<String> = shown.map(|found| found.explain(history)).collect();
-    lines.push(format!(
-        "{} broken promises, with lines of {}",
-        report.violations.len(),
-        file.display()
-    ));
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for found in &report.violations {
+        *counts.entry(format!("{:?}", found.rule)).or_default() += 1;
+    }
+    let counts = counts.iter().map(|(rule, count)| format!("{count} {rule}"));
+    let counts = counts.collect::<Vec<_>>().join(", ");
+    lines.push(format!("broken promises, with lines of {name}: {counts}"));
     Ok(lines)
 }
 

@@ -1,8 +1,11 @@
 //! `cargo xtask interop`: the published client's own network tests against our server.
 //!
 //! Takes the package `ticketing` as the registry published it, copies it under the target folder
-//! and runs its tests for a single server there, unchanged. That they pass, and that there were
-//! any, is the result; what they check is that package's business.
+//! and runs its tests there, unchanged: those for a single server, and those for a cluster, while one
+//! node after the other is replaced. That they pass, and that there were any, is the result; what they
+//! check is that package's business.
+
+mod cluster;
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -10,9 +13,11 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use self::cluster::Cluster;
 use cargo_metadata::{CargoOpt, Metadata, MetadataCommand};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -44,6 +49,7 @@ pub(crate) fn run() -> Result<()> {
     let with_secret = run_test(&package, "nc_bench_test", &settings);
     results.push(("nc_bench_test with a secret", with_secret));
     drop(guarded);
+    results.extend(on_cluster(&metadata, &package, &server)?);
 
     let mut failed = 0;
     for (name, result) in &results {
@@ -59,6 +65,47 @@ pub(crate) fn run() -> Result<()> {
         0 => Ok(()),
         _ => Err(format!("{failed} of {} interop runs failed", results.len()).into()),
     }
+}
+
+/// The tests for a cluster, two of them while its nodes are replaced.
+fn on_cluster(
+    metadata: &Metadata,
+    package: &Path,
+    server: &Path,
+) -> Result<Vec<(&'static str, Result<u32>)>> {
+    let folder = metadata.target_directory.join("interop/cluster");
+    let mut cluster = Cluster::begin(server, folder.as_std_path())?;
+    let (identity, token) = (cluster.identity.clone(), cluster.token.clone());
+    let mut settings = vec![
+        ("TICKETING_CLIENT_TOKEN", token.as_str()),
+        ("TICKETING_IDENTITY_FINGERPRINT", identity.as_str()),
+    ];
+    let calm = run_test(package, "nc_cluster_test", &settings);
+    let mut results = vec![("nc_cluster_test", calm)];
+    settings.extend(BOUNDS);
+    for test in ["nc_cluster_chaos_test", "nc_cluster_soak_test"] {
+        let stop = AtomicBool::new(false);
+        let (ended, replaced) = std::thread::scope(|scope| {
+            let replacing = scope.spawn(|| {
+                let replaced = cluster.replace_until(&stop);
+                replaced.map_err(|error| error.to_string())
+            });
+            let ended = run_test(package, test, &settings);
+            stop.store(true, Ordering::Relaxed);
+            (ended, replacing.join())
+        });
+        let replaced = replaced.unwrap_or_else(|_| Err("the replacing thread panicked".into()));
+        let judged = match replaced {
+            Ok(0) => Err("no node was replaced".into()),
+            Ok(count) => {
+                println!("interop: {test}: {count} nodes were replaced");
+                ended
+            }
+            Err(error) => Err(error.into()),
+        };
+        results.push((test, judged));
+    }
+    Ok(results)
 }
 
 /// What Cargo knows, for this platform only: other platforms' packages need not be there.
@@ -141,7 +188,7 @@ fn run_test(package: &Path, test: &str, settings: &[(&str, &str)]) -> Result<u32
         .envs(settings.iter().copied())
         .args(["test", "--release", "--features", "tracing", "--test", test]);
     if IGNORED_BY_DEFAULT.contains(&test) {
-        command.args(["--", "--ignored"]);
+        command.args(["--", "--ignored", "--nocapture"]);
     }
     let run = command.stderr(Stdio::inherit()).output()?;
     let output = String::from_utf8_lossy(&run.stdout);
@@ -228,7 +275,14 @@ const PUBLISHED: cargo_metadata::semver::Version = cargo_metadata::semver::Versi
 /// Where the package's tests expect a server without authentication.
 const FIXED_ADDRESS: &str = "127.0.0.1:5225";
 /// Their default set contains no test of these; the bench is run without its diagnostic burst.
-const IGNORED_BY_DEFAULT: [&str; 1] = ["nc_example_simple_test"];
+const IGNORED_BY_DEFAULT: [&str; 4] = [
+    "nc_example_simple_test",
+    "nc_cluster_test",
+    "nc_cluster_chaos_test",
+    "nc_cluster_soak_test",
+];
+/// For how long the two that last run; the second one never ends without it.
+const BOUNDS: [(&str, &str); 2] = [("TICKETING_CHAOS_SECS", "25"), ("soak_secs", "15")];
 /// Not a secret: it protects a server on loopback for the length of one test.
 const BENCH_TOKEN: &str = "interop bench token";
 const START_TIME: Duration = Duration::from_secs(10);

@@ -23,13 +23,14 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const USAGE: &str = "\
 usage: cargo xtask TASK
 
-  test      all tests: the fast ones, then those that need database servers, then interop
+  test      all tests: the fast ones, those that need database servers, chaos where it can run, interop
   verify    the gate: format, lints, docs, licences, the core without std, tidiness
   tidy      the rules about files and dependencies alone
   simulate  the lock core on replicas in a simulated world: --seed N for one, --seeds N for many
   chaos     a real cluster in network namespaces (as root), killed, frozen, cut off, replaced, and
             what its clients saw, checked: --scenario NAME, --seconds N, --seed N; docs/chaos.md
-  interop   the published client's own network tests against our server
+  interop   the published client's own network tests against our server, and against a cluster while
+            its nodes are replaced one after the other
   demo      the example `inventory`, on SQLite and on the servers named by HIGHWATER_TEST_*_URL, and
             the example `leader_job`
   prove     stale writers against every database release: a table (--here: no server is started)
