@@ -232,9 +232,16 @@ async fn show(options: &Status) -> Result<(), ClusterError> {
     }
 }
 
+/// Whether it follows and does not vote yet, as far as it knows.
+fn learns(status: &NodeStatus) -> bool {
+    let mut learners = status.members.iter().flat_map(|members| &members.learners);
+    learners.any(|one| (one.slot, one.generation) == (status.slot, status.generation))
+}
+
 fn line(status: &NodeStatus) -> String {
     let role = match status.role {
         NodeRole::Leader => "leader",
+        NodeRole::Follower if learns(status) => "learner",
         NodeRole::Follower => "follower",
         NodeRole::Joining => "joining",
         _ if !status.begun => "not begun",

@@ -6,7 +6,7 @@
 //! durable cluster an operator asks for both; in a volatile one a process without a memory asks for the first,
 //! and the leader does the second by itself. See `docs/adr/0014-volatile-clusters.md`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -247,12 +247,15 @@ impl Node {
     /// lets new nodes of a volatile cluster vote as soon as they have caught up.
     pub(super) async fn tend(&self) {
         let mut left: Option<(Option<LogId>, Instant)> = None;
+        let mut learning = BTreeMap::new();
         loop {
             sleep(LOOK_TIME).await;
             let Ok(seen) = self.seen() else {
                 left = None;
+                learning.clear();
                 continue;
             };
+            self.complain_of_learners(&seen, &mut learning);
             if !seen.is_changing() {
                 left = None;
                 if let Some(newcomer) = self.heir_of_a_slot(&seen) {
@@ -293,6 +296,27 @@ impl Node {
         })
     }
 
+    /// Says so if a node learns for long, and why it does not vote. Keeps since when each one has.
+    fn complain_of_learners(&self, seen: &Seen, learning: &mut BTreeMap<Member, Instant>) {
+        let now = system::now();
+        let learners = seen.membership.learner_ids();
+        let learners: BTreeSet<Member> = learners.filter_map(Member::from_id).collect();
+        learning.retain(|member, _| learners.contains(member));
+        for member in learners {
+            let since = learning.entry(member).or_insert(now);
+            if now.duration_since(*since) < LEARNING_TIME {
+                continue;
+            }
+            *since = now;
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let answers = is_lively(&metrics, member.id());
+            let matched = matched(&metrics, member).unwrap_or(0);
+            let behind = metrics.last_log_index.unwrap_or(0).saturating_sub(matched);
+            tracing::warn!(%member, answers, behind, "a new node is learning for long and does not vote yet");
+        }
+    }
+
     async fn hand_slot_over(&self, newcomer: Member) {
         let _one = self.changing.lock().await;
         // What was seen before the lock was had may be the past.
@@ -317,18 +341,24 @@ fn is_lively(metrics: &Metrics, id: u64) -> bool {
 
 /// Whether it is only some entries behind, and knows who belongs to the cluster.
 fn has_caught_up(metrics: &Metrics, seen: &Seen, member: Member) -> bool {
-    let replicated = metrics.replication.as_ref();
-    let matched = replicated.and_then(|all| all.get(&member.id()));
-    let matched = matched.and_then(|matched| Some((*matched)?.index()));
+    let matched = matched(metrics, member);
     let members = seen.at.map_or(0, |id| id.index());
     let last = metrics.last_log_index.unwrap_or(0);
     matched.is_some_and(|matched| matched >= members && matched + CAUGHT_UP >= last)
+}
+
+/// The last entry that it is known to have.
+fn matched(metrics: &Metrics, member: Member) -> Option<u64> {
+    let replicated = metrics.replication.as_ref()?;
+    Some((*replicated.get(&member.id())?)?.index())
 }
 
 const BY_ITSELF: &str =
     "a volatile cluster replaces its nodes by itself: only start the process again";
 /// How many entries a node may be behind when it begins to vote.
 const CAUGHT_UP: u64 = 100;
+/// How long a node may learn before the leader says so, and says so again.
+const LEARNING_TIME: Duration = Duration::from_secs(10);
 /// How often the leader looks whether a new node may vote.
 const LOOK_TIME: Duration = Duration::from_millis(50);
 /// After how long a change of the members is taken for one that was left half done.
