@@ -51,6 +51,16 @@ fn roles(page: &mut Page, running: &Running) {
         "How many nodes vote.",
         status.voters.len(),
     );
+    page.gauge(
+        "highwater_cluster_whole",
+        "On the leader: 1 if all nodes are there and have caught up, so that any one may go.",
+        u8::from(status.whole),
+    );
+    page.gauge(
+        "highwater_cluster_dead",
+        "1 if a majority of the nodes has lost its memory, and nothing is granted any more.",
+        u8::from(status.dead),
+    );
     let numbers = running.desk.leading().numbers;
     page.counter(
         "highwater_cluster_leader_changes_total",

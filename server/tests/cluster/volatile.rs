@@ -71,6 +71,31 @@ async fn five_nodes_restart_one_after_the_other_and_locks_stay() {
     rolls(5).await;
 }
 
+#[tokio::test]
+async fn two_of_five_may_lose_their_memory_at_once() {
+    let mut nodes = Nodes::volatile(5).await;
+    let leader = whole(&nodes).await;
+    let kept = nodes.client(leader).await.lock("kept", 0, 200).await;
+    let other = nodes.slots().find(|slot| *slot != leader).unwrap();
+    for slot in [leader, other] {
+        nodes.kill(slot);
+    }
+    for slot in [leader, other] {
+        nodes.start(slot).await;
+    }
+    let mut expected = vec![1; 5];
+    for slot in [leader, other] {
+        eventually("it is let in", async || {
+            (status(&nodes, slot).generation > 1).then_some(())
+        })
+        .await;
+        expected[usize::from(slot)] = 2;
+    }
+    assert_eq!(generations(&nodes).await, expected);
+    let mut client = nodes.client(whole(&nodes).await).await;
+    client.unlock("kept", kept).await;
+}
+
 /// What is not in the log any more comes in a snapshot, which may say less of the members than the log.
 #[tokio::test]
 async fn a_new_node_learns_from_a_snapshot_too() {
