@@ -39,6 +39,8 @@ mod start;
 mod status;
 mod succession;
 mod survey;
+#[cfg(test)]
+mod testing;
 mod types;
 
 pub use self::file::{ClusterFile, ClusterFileError, ClusterMode, NewCluster, NodeAddresses};

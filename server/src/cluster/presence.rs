@@ -364,63 +364,18 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
-    use highwater_lock::Machine;
     use openraft::vote::RaftLeaderId as _;
     use openraft::vote::leader_id_std::LeaderId;
-    use tokio::net::TcpListener;
 
     use super::*;
     use crate::cluster::codec::{self, Ballot};
-    use crate::cluster::file::{ClusterMode, NodeAddresses};
     use crate::cluster::peer::frame::{PRE_VOTE, VOTE};
     use crate::cluster::peer::link::LinkError;
-    use crate::cluster::peer::serve;
-    use crate::cluster::rules;
+    use crate::cluster::testing::three;
     use crate::cluster::types::{LogId, Vote};
 
-    fn file(folder: &std::path::Path) -> ClusterFile {
-        let node = |port: u16| NodeAddresses {
-            clients: format!("127.0.0.1:{port}"),
-            peers: format!("127.0.0.1:{}", port + 1),
-        };
-        let nodes = [node(1), node(3), node(5)];
-        let new = ClusterFile::create_as(ClusterMode::Volatile, folder, &nodes).unwrap();
-        ClusterFile::read(new.file).unwrap()
-    }
-
-    async fn presence(file: &ClusterFile) -> (Arc<Presence>, SocketAddr) {
-        let slot = Slot::new(1).unwrap();
-        let seed = HashSeed::from_bytes([1; 16]);
-        let machine = Machine::seeded(rules::limits(), file.first_token(), seed);
-        let trust = Trust {
-            domain: file.identity(),
-            secret: file.peer_secret().clone(),
-            common: file.common(),
-            accept: None,
-            connect: None,
-        };
-        let presence = Arc::new(Presence::new(
-            slot,
-            Arc::new(trust),
-            file.clone(),
-            Arc::new(Desk::new(file.identity(), slot, machine)),
-            None,
-            Engine {
-                config: Arc::new(openraft::Config::default()),
-                seed,
-            },
-            [7; 16],
-        ));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(serve::accept(listener, Arc::clone(&presence)));
-        (presence, address)
-    }
-
     /// Asks this node for its vote, in both ways, as the first node of slot 0.
-    async fn ask(presence: &Presence, address: SocketAddr) -> [Result<Vec<u8>, LinkError>; 2] {
+    async fn ask(presence: &Presence) -> [Result<Vec<u8>, LinkError>; 2] {
         let candidate = Member::first(Slot::new(0).unwrap());
         let vote = Vote {
             leader_id: LeaderId::new(9, candidate.id()),
@@ -431,7 +386,9 @@ mod tests {
         codec::put_ballot(&mut body, &Ballot::new(vote, Some(last)));
         let trust = Arc::clone(&presence.trust);
         let to = presence.known_as().into();
-        let link = Link::new(trust, Caller::Node(candidate), to, address.to_string());
+        let own = presence.file.node(presence.slot.get()).unwrap();
+        let address = own.addresses.peers.clone();
+        let link = Link::new(trust, Caller::Node(candidate), to, address);
         [
             link.call(PRE_VOTE, body.clone(), ASK_TIME).await,
             link.call(VOTE, body, ASK_TIME).await,
@@ -442,12 +399,12 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_took_a_slot_over_gives_no_vote_before_its_log_has_it() {
         for (generation, votes) in [(1, true), (2, false)] {
-            let folder = tempfile::tempdir().unwrap();
-            let (presence, address) = presence(&file(folder.path())).await;
+            let (_folder, presences) = three().await;
+            let presence = &presences[1];
             let slot = presence.slot;
             let member = Member { slot, generation };
             presence.become_new(member).await.unwrap();
-            for answer in ask(&presence, address).await {
+            for answer in ask(presence).await {
                 match answer {
                     Ok(_) => assert!(votes, "generation {generation} votes"),
                     Err(LinkError::Failed(why)) => assert!(!votes && why.contains("not yet heard")),

@@ -214,7 +214,7 @@ async fn is_marked(marker: PathBuf) -> Result<bool, ClusterError> {
         .map_err(|panic| ClusterError::Io(panic.into()))?
 }
 
-fn config(snapshot_every: u64) -> Result<Config, ClusterError> {
+pub(super) fn config(snapshot_every: u64) -> Result<Config, ClusterError> {
     let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let config = Config {
         cluster_name: "highwater".to_owned(),

@@ -366,3 +366,63 @@ const LEFT_TIME: Duration = Duration::from_secs(1);
 /// How long a majority may take for a change of the members.
 const CHANGE_TIME: Duration = Duration::from_secs(5);
 const ASK_TIME: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use openraft::EntryPayload;
+
+    use super::*;
+    use crate::cluster::testing::{begun, eventually};
+
+    #[tokio::test]
+    async fn a_generation_is_reserved_only_if_the_members_are_those_that_were_looked_at() {
+        let (_folder, presences) = begun().await;
+        let node = presences[0].node().unwrap();
+        let other = Member::first(presences[1].slot);
+        let seen = node.seen().unwrap();
+        assert_eq!(node.reserve(&seen, other, &[]).await.unwrap(), 2);
+        let late = node.reserve(&seen, other, &[]).await;
+        assert!(late.is_err(), "two processes have one generation");
+        eventually(|| node.seen().unwrap().of(other.slot).len() == 2).await;
+    }
+
+    /// The newest node of a slot stays a member, so its number is never given again.
+    #[tokio::test]
+    async fn a_learner_that_is_gone_leaves_when_the_next_one_comes() {
+        let (_folder, presences) = begun().await;
+        let node = presences[0].node().unwrap();
+        let other = Member::first(presences[1].slot);
+        let second = Member {
+            generation: 2,
+            ..other
+        };
+        let seen = node.seen().unwrap();
+        assert_eq!(node.reserve(&seen, other, &[]).await.unwrap(), 2);
+        let generations = || {
+            let of_slot = node.seen().unwrap().of(other.slot).into_iter();
+            of_slot.map(|member| member.generation).collect::<Vec<_>>()
+        };
+        eventually(|| generations() == [1, 2]).await;
+        let seen = node.seen().unwrap();
+        assert_eq!(node.reserve(&seen, second, &[second]).await.unwrap(), 3);
+        eventually(|| generations() == [1, 3]).await;
+    }
+
+    /// As after a leader that died between the two steps of a change.
+    #[tokio::test]
+    async fn a_change_that_was_left_half_done_is_finished() {
+        let (_folder, presences) = begun().await;
+        let node = presences[0].node().unwrap();
+        let seen = node.seen().unwrap();
+        let voters: BTreeSet<u64> = seen.membership.voter_ids().collect();
+        let nodes = seen.membership.nodes();
+        let nodes: BTreeMap<u64, Address> = nodes.map(|(id, at)| (*id, at.clone())).collect();
+        let half = Membership::new(vec![voters.clone(), voters], nodes).unwrap();
+        let left = node.raft.append_membership(half, EntryPayload::Blank, []);
+        left.await.unwrap();
+        eventually(|| node.seen().unwrap().is_changing()).await;
+        assert!(!presences[0].status().whole);
+        eventually(|| presences[0].status().whole).await;
+        assert!(!node.seen().unwrap().is_changing());
+    }
+}
