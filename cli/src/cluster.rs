@@ -249,14 +249,15 @@ fn line(status: &NodeStatus) -> String {
     };
     let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
     let mut line = format!(
-        "slot {} generation {} {role} term {} entries {} applied {} held {} waiting {}",
+        "slot {} generation {} {role} term {} entries {} applied {} held {} waiting {} clock {}",
         status.slot,
         status.generation,
         status.term,
         number(status.last_entry),
         number(status.applied),
         status.held_keys,
-        status.waiters
+        status.waiters,
+        status.clock.health.name()
     );
     if let Some(waits_for) = &status.waits_for {
         line.push_str(&format!(" waits for {waits_for}"));

@@ -22,6 +22,7 @@ mod serve;
 mod service;
 mod shell;
 mod signals;
+mod test_clock;
 mod token;
 mod words;
 

@@ -16,6 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{ConfigureError, ServerOptions};
 use crate::signals::Signals;
+use crate::test_clock;
 
 /// Run a single lock server.
 ///
@@ -78,7 +79,7 @@ async fn serve(prepared: Prepared) -> Result<(), ServeError> {
     // Before the server starts, so that no signal is missed once it is announced.
     let mut signals = Signals::listen().map_err(ServeError::Runtime)?;
     let effective = prepared.effective;
-    let server = prepared.builder.start().await?;
+    let server = test_clock::skewed(prepared.builder)?.start().await?;
     if effective.config().in_memory {
         tracing::warn!(
             "in memory: a restart forgets every lock and is a new fencing domain, so databases \
@@ -165,6 +166,8 @@ fn announce(server: &Server) {
 pub(crate) enum ServeError {
     #[error(transparent)]
     Configure(#[from] ConfigureError),
+    #[error(transparent)]
+    TestClock(#[from] test_clock::NotInUse),
     #[error("the server has ended by itself; see the log")]
     Failed,
     #[error("another process has taken the slot of this one over; see the log")]

@@ -13,7 +13,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use highwater_client::{AcquireError, AcquireOptions, Client, Key, Release, Secret, Ticket};
-use highwater_server::cluster::{self, ClusterFile, ClusterMode, NodeRole};
+use highwater_server::cluster::{
+    self, ClockHealth, ClockStatus, ClusterFile, ClusterMode, NodeRole,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::net::{TcpListener, TcpStream};
@@ -183,6 +185,12 @@ impl Nodes {
         }
     }
 
+    async fn clock(&self, slot: usize) -> ClockStatus {
+        let slot = u8::try_from(slot).expect("a slot");
+        let status = cluster::status(&self.file, slot, None).await;
+        status.expect("it answers").clock
+    }
+
     async fn client(&self) -> Client {
         let addresses = self.clients.iter().map(|relay| relay.address);
         let token = std::fs::read(self.folder.path().join("files/client.token"));
@@ -317,6 +325,12 @@ async fn a_leader_that_was_frozen_decides_nothing_when_it_wakes() {
     kill(pid, Signal::SIGCONT).expect("a process of ours");
     let next = nodes.leader().await;
     assert_ne!(next, leader);
+    // It was asleep for longer than clocks are compared; none of them is accused of that.
+    for slot in 0..3 {
+        let clock = nodes.clock(slot).await;
+        assert_eq!(clock.health, ClockHealth::Good, "{clock:?}");
+        assert!(clock.peers.iter().all(|peer| !peer.differs), "{clock:?}");
+    }
     assert_eq!(old.release().await, Ok(Release::NotCurrent));
     let taken = client
         .acquire(&key("k"), options().wait(Duration::ZERO))
@@ -326,6 +340,49 @@ async fn a_leader_that_was_frozen_decides_nothing_when_it_wakes() {
     assert_eq!(new.release().await, Ok(Release::Released));
     let last = client.acquire(&key("k"), options()).await.expect("free");
     assert!(last.token() > highest);
+}
+
+/// The clock of a process runs too fast, as a file says.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_clock_runs_too_fast_gives_the_lead_away() {
+    let mut nodes = Nodes::begun().await;
+    let slot = 1;
+    nodes.kill(slot);
+    let file = nodes.folder.path().join("clock");
+    let mut command = nodes.command(slot);
+    command.env("HIGHWATER_TEST_CLOCK", &file);
+    nodes.start_with(slot, command);
+    let begun = Instant::now();
+    while nodes.leader().await != slot {
+        let mut step_down = highwater(&["cluster", "step-down", "--cluster"]);
+        let _ = step_down.arg(nodes.path()).output().expect("runs");
+        assert!(begun.elapsed() < LIMIT, "it does not come to lead");
+    }
+    let client = nodes.client().await;
+    let kept = client.acquire(&key("kept"), options()).await.expect("free");
+    std::fs::write(&file, "100000 3600000").expect("a file");
+    while nodes.clock(slot).await.health == ClockHealth::Good {
+        assert!(begun.elapsed() < LIMIT, "its clock is found good");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let next = nodes.leader().await;
+    assert_ne!(next, slot);
+    let ticket = lock_anew(&client, "after").await;
+    assert!(ticket.token() > kept.token());
+    assert_eq!(kept.release().await, Ok(Release::Released));
+    let mut status = highwater(&["cluster", "status", "--cluster"]);
+    let output = status.arg(nodes.path()).output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = |slot: usize| said.lines().nth(slot).expect("a line");
+    assert!(line(slot).contains("clock differs"), "{said}");
+    assert!(line(next).contains("clock good"), "{said}");
+    let ahead = nodes.clock(next).await.peers.into_iter();
+    let mut ahead = ahead.filter(|peer| usize::from(peer.slot) == slot);
+    let ahead = ahead.next().and_then(|peer| peer.wall_ahead_micros);
+    assert!(
+        ahead.is_some_and(|ahead| ahead > 3_000_000_000),
+        "{ahead:?}"
+    );
 }
 
 /// A node whose data directory is lost is refused, and a new one takes its slot over.

@@ -97,6 +97,7 @@ impl Builder {
             slot,
             peer_listen: None,
             peer_tls: None,
+            clock_skew: None,
             generation: None,
             snapshot_every: NonZeroU32::new(cluster::SNAPSHOT_EVERY).expect("it is not zero"),
         });
@@ -120,6 +121,17 @@ impl Builder {
     pub fn generation(mut self, generation: NonZeroU32) -> Self {
         if let Some(seat) = &mut self.seat {
             seat.generation = Some(generation);
+        }
+        self
+    }
+
+    /// Makes the clocks of the node run wrong, for tests of what is done about that. To be called after
+    /// [`Builder::cluster`].
+    #[cfg(feature = "cluster")]
+    #[doc(hidden)]
+    pub fn clock_skew(mut self, skew: cluster::ClockSkew) -> Self {
+        if let Some(seat) = &mut self.seat {
+            seat.clock_skew = Some(skew);
         }
         self
     }

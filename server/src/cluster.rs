@@ -20,6 +20,7 @@ pub const DECISIONS: &str = "highwater_server::decisions";
 
 mod batch;
 mod bytes;
+mod clocks;
 mod codec;
 mod desk;
 mod file;
@@ -43,6 +44,7 @@ mod survey;
 mod testing;
 mod types;
 
+pub use self::clocks::{ClockHealth, ClockStatus, PeerClock};
 pub use self::file::{ClusterFile, ClusterFileError, ClusterMode, NewCluster, NodeAddresses};
 pub(crate) use self::metrics::metrics;
 pub use self::operator::{OperatorError, init, promote, replace, status, step_down};
@@ -50,3 +52,5 @@ pub(crate) use self::rules::SNAPSHOT_EVERY;
 pub use self::start::ClusterError;
 pub(crate) use self::start::{Running, Seat, start};
 pub use self::status::{Members, NodeRole, NodeStatus, Place};
+#[doc(hidden)]
+pub use crate::system::ClockSkew;

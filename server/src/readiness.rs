@@ -26,6 +26,9 @@ pub enum Readiness {
     MajorityLost,
     /// Another process has taken the slot of this node over: it ends. Leave the other one in its place.
     Displaced,
+    /// A node of a cluster that leads, and whose clock cannot be relied on: it serves releases and grants
+    /// nothing until another node leads or the clock is right again.
+    Clock,
     /// It is about to end: it serves releases and grants nothing any more.
     Draining,
     /// It has found one of its own invariants broken, and ends. See its log.
@@ -48,6 +51,7 @@ impl fmt::Display for Readiness {
             Self::NoLeader => "no leader",
             Self::MajorityLost => "majority lost",
             Self::Displaced => "displaced",
+            Self::Clock => "clock",
             Self::Draining => "draining",
             Self::Failed => "failed",
         })

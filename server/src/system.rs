@@ -3,10 +3,18 @@
 //! Everything else gets time and random bytes from here, so what can differ between two runs is
 //! in one short file. Sleeping until a moment is not reading a clock and is done where needed.
 
+#[cfg(feature = "cluster")]
+mod skew;
+
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use highwater_lock::{Domain, HashSeed, Timestamp};
 use tokio::time::Instant;
+
+#[cfg(feature = "cluster")]
+pub use self::skew::ClockSkew;
+#[cfg(feature = "cluster")]
+pub(crate) use self::skew::NodeClock;
 
 /// The monotonic clock that lease time is stamped with: zero when the server starts.
 #[derive(Clone, Copy, Debug)]

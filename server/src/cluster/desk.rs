@@ -18,6 +18,7 @@ mod reign;
 mod standing;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -38,14 +39,14 @@ use super::batch::Batch;
 use crate::desk::{Counts, IdInUse, waiter};
 use crate::metrics::Tally;
 use crate::outbox::{Outbox, UnsentGrant};
-use crate::system::Clock;
+use crate::system::NodeClock;
 use crate::translate::{self, Asked, Task};
 
 /// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Desk {
     domain: Domain,
-    clock: Clock,
+    clock: NodeClock,
     state: Mutex<State>,
     /// Something was asked for.
     pub(super) asked: Notify,
@@ -70,6 +71,8 @@ struct State {
     /// Orders of operators so far, and those without an answer.
     orders: u64,
     operators: BTreeMap<u64, force::Asker>,
+    /// Whether this node's clock runs at another rate than those of the others, or nobody knows.
+    distrusts_clock: bool,
     draining: bool,
     failed: bool,
     standing: Standing,
@@ -97,14 +100,14 @@ struct Link {
 }
 
 impl Desk {
-    pub(super) fn new(domain: Domain, slot: Slot, machine: Machine) -> Self {
-        let clock = Clock::start();
+    pub(super) fn new(domain: Domain, slot: Slot, machine: Machine, clock: NodeClock) -> Self {
+        let now = clock.timestamp();
         Self {
             domain,
             clock,
             state: Mutex::new(State {
                 slot,
-                stamped: (machine.now(), clock.timestamp()),
+                stamped: (machine.now(), now),
                 machine,
                 connections: BTreeMap::new(),
                 connections_so_far: 0,
@@ -113,6 +116,7 @@ impl Desk {
                 reign: None,
                 orders: 0,
                 operators: BTreeMap::new(),
+                distrusts_clock: false,
                 draining: false,
                 failed: false,
                 standing: Standing::default(),
@@ -312,7 +316,7 @@ impl State {
     /// Whether this node has to notice when a deadline has come.
     fn keeps_time(&self) -> bool {
         let ticking = self.reign.as_ref().is_none_or(Reign::is_ticking);
-        matches!(self.role, Role::Leading { .. }) && !ticking
+        matches!(self.role, Role::Leading { .. }) && !ticking && !self.distrusts_clock
     }
 
     /// Lease time goes on from the last stamp with the time that has passed here since it was

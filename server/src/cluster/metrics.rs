@@ -4,6 +4,7 @@
 
 use openraft::async_runtime::WatchReceiver as _;
 
+use super::clocks::ClockHealth;
 use super::start::Running;
 use super::status::NodeRole;
 use super::types::Member;
@@ -14,6 +15,7 @@ pub(crate) fn metrics(page: &mut Page, running: &Running) {
     roles(page, running);
     entries(page, running);
     proposals(page, running);
+    clocks(page, running);
 }
 
 fn roles(page: &mut Page, running: &Running) {
@@ -150,6 +152,57 @@ fn proposals(page: &mut Page, running: &Running) {
         &running.writes.read(),
         MICROS_PER_SECOND,
     );
+}
+
+fn clocks(page: &mut Page, running: &Running) {
+    let clock = running.presence.status().clock;
+    let all = [
+        ClockHealth::Good,
+        ClockHealth::Differs,
+        ClockHealth::Unmeasured,
+    ];
+    page.gauges(
+        "highwater_cluster_clock",
+        "1 for what this node makes of its own clock, else 0.",
+        "health",
+        all.map(|health| (health.name(), u8::from(clock.health == health))),
+    );
+    let peers = || clock.peers.iter();
+    page.gauges(
+        "highwater_cluster_clock_differs",
+        "1 if the clock of another voter was found to run at another rate than that of this node.",
+        "slot",
+        peers().map(|peer| (peer.slot, u8::from(peer.differs))),
+    );
+    let rates = peers().filter_map(|peer| Some((peer.slot, peer.rate_ppm?)));
+    page.gauges(
+        "highwater_cluster_clock_rate_ppm",
+        "By how many millionths the clock of another voter runs faster than that of this node.",
+        "slot",
+        rates,
+    );
+    let errors = peers().filter_map(|peer| Some((peer.slot, peer.error_ppm?)));
+    page.gauges(
+        "highwater_cluster_clock_error_ppm",
+        "How far that may be from the truth.",
+        "slot",
+        errors,
+    );
+    let walls = peers().filter_map(|peer| Some((peer.slot, seconds(peer.wall_ahead_micros?))));
+    page.gauges(
+        "highwater_cluster_wall_clock_ahead_seconds",
+        "How far the wall clock of another voter is ahead of that of this node. Nothing follows from it.",
+        "slot",
+        walls,
+    );
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a float is what the format has, and 53 bits are plenty"
+)]
+fn seconds(micros: i64) -> f64 {
+    micros as f64 / f64::from(MICROS_PER_SECOND)
 }
 
 const MICROS_PER_SECOND: u32 = 1_000_000;

@@ -11,12 +11,15 @@ use openraft::impls::ProgressResponder;
 use openraft::{Instant as _, ServerState};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::clocks::Clocks;
 use super::desk::{Desk, Fate, Role};
 use super::file::ClusterFile;
 use super::peer::Trust;
+use super::peer::handshake::Caller;
+use super::peer::link::Link;
 use super::rules;
 use super::status::{Members, NodeRole, NodeStatus, Place};
-use super::types::{Member, Raft};
+use super::types::{Address, Member, Raft};
 use crate::system;
 
 /// See the module's description.
@@ -28,6 +31,7 @@ pub(crate) struct Node {
     pub(super) raft: Raft,
     /// One change of the members at a time.
     pub(super) changing: tokio::sync::Mutex<()>,
+    pub(super) clocks: Clocks,
     /// Which leader was heard from last, and when.
     heard: Mutex<Option<(Slot, Instant)>>,
 }
@@ -41,6 +45,7 @@ impl Node {
         file: ClusterFile,
         desk: Arc<Desk>,
         raft: Raft,
+        clocks: Clocks,
     ) -> Self {
         Self {
             member,
@@ -49,6 +54,7 @@ impl Node {
             desk,
             raft,
             changing: tokio::sync::Mutex::new(()),
+            clocks,
             heard: Mutex::new(None),
         }
     }
@@ -163,6 +169,24 @@ impl Node {
         }
     }
 
+    /// The nodes that vote, without this one, and where they are.
+    pub(super) fn other_voters(&self) -> Vec<(Member, Address)> {
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let membership = &metrics.membership_config;
+        let voters = membership.voter_ids().filter_map(|id| {
+            let address = membership.get_node(&id).cloned().unwrap_or_default();
+            Some((Member::from_id(id)?, address))
+        });
+        voters.filter(|(voter, _)| *voter != self.member).collect()
+    }
+
+    /// A way of its own to another node.
+    pub(super) fn link(&self, to: Member, address: Address) -> Link {
+        let own = Caller::Node(self.member);
+        Link::new(Arc::clone(&self.trust), own, to.into(), address.0)
+    }
+
     pub(crate) fn status(&self) -> NodeStatus {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -187,6 +211,7 @@ impl Node {
             voters: voters.map(|member| member.slot.get()).collect(),
             held_keys: counts.held_keys,
             waiters: counts.waiters,
+            clock: self.clocks.status(),
             begun: metrics.last_log_index.is_some(),
             process: String::new(),
             members: members(&metrics),
@@ -205,7 +230,16 @@ impl Node {
     /// Hands the lead over to the node that is furthest, and waits until it has it. One that does not
     /// take it at once, because it has just come back, say, is not waited for long.
     pub(crate) async fn step_down(&self) -> Result<(), Failure> {
-        let heirs = self.heirs()?;
+        self.step_down_for(|heir| self.clocks.may_lead(heir)).await
+    }
+
+    /// The same for one of those that satisfy this. A leader that has offered the lead takes no entry any more, so
+    /// it must not be offered to somebody who will refuse it.
+    pub(super) async fn step_down_for(
+        &self,
+        may_lead: impl Fn(Member) -> bool + Send,
+    ) -> Result<(), Failure> {
+        let heirs = self.heirs(may_lead)?;
         let begun = system::now();
         while system::now() < begun + HAND_OVER_TIME {
             for heir in &heirs {
@@ -225,7 +259,7 @@ impl Node {
     }
 
     /// The other voters, the best ones first: heard from just now, and furthest in the log.
-    fn heirs(&self) -> Result<Vec<u64>, Failure> {
+    fn heirs(&self, may_lead: impl Fn(Member) -> bool) -> Result<Vec<u64>, Failure> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         if metrics.state != ServerState::Leader {
@@ -235,6 +269,7 @@ impl Node {
         let replicated = metrics.replication.iter().flatten();
         let mut heirs: Vec<_> = replicated
             .filter(|(id, _)| voters.contains(id) && **id != self.member.id())
+            .filter(|(id, _)| Member::from_id(**id).is_some_and(&may_lead))
             .map(|(id, matched)| {
                 let acked = metrics.heartbeat.as_ref().and_then(|acked| acked.get(id));
                 let silence = acked.and_then(|acked| Some((*acked)?.elapsed()));
@@ -244,7 +279,7 @@ impl Node {
             .collect();
         heirs.sort_unstable();
         match heirs.is_empty() {
-            true => Err("no other node is there".into()),
+            true => Err("no other node is there that may lead".into()),
             false => Ok(heirs.into_iter().rev().map(|(.., id)| id).collect()),
         }
     }

@@ -5,6 +5,7 @@
 //! later one when the leader has let it in; until then it has no engine, so there is nothing that could
 //! vote or store. `docs/adr/0014-volatile-clusters.md` says why that is enough.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use highwater_protocol::handshake::Slot;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use super::clocks::{ClockStatus, Clocks};
 use super::desk::Desk;
 use super::file::ClusterFile;
 use super::log::Log;
@@ -30,6 +32,7 @@ use super::start::ClusterError;
 use super::status::{NodeRole, NodeStatus};
 use super::survey::{A_LEADER, Survey};
 use super::types::{Address, Member, Raft};
+use crate::system::{self, NodeClock};
 
 /// See the module's description.
 pub(crate) struct Presence {
@@ -62,6 +65,8 @@ enum Stage {
 pub(super) struct Engine {
     pub(super) config: Arc<openraft::Config>,
     pub(super) seed: HashSeed,
+    /// The clocks that the desk has.
+    pub(super) clock: NodeClock,
 }
 
 impl Presence {
@@ -130,7 +135,10 @@ impl Presence {
         let raft = Raft::new(member.id(), config, network, log, replica).await;
         let raft = raft.map_err(|error| ClusterError::Engine(error.to_string()))?;
         let (trust, desk) = (Arc::clone(&self.trust), Arc::clone(&self.desk));
-        let node = Node::new(member, trust, self.file.clone(), desk, raft);
+        let process =
+            system::random().map_err(|error| ClusterError::Io(io::Error::other(error)))?;
+        let clocks = Clocks::new(self.engine.clock.clone(), u64::from_be_bytes(process));
+        let node = Node::new(member, trust, self.file.clone(), desk, raft, clocks);
         let taken = self.node.set(Arc::new(node));
         taken.map_err(|_| ClusterError::Engine("the process is a node already".to_owned()))?;
         self.entered.notify_one();
@@ -156,8 +164,11 @@ impl Presence {
         };
         let mut tasks = JoinSet::new();
         let (proposer, keeper) = (Arc::clone(&node), Arc::clone(&node));
+        let (comparer, leaver) = (Arc::clone(&node), Arc::clone(&node));
         tasks.spawn(async move { proposer.propose().await });
         tasks.spawn(async move { keeper.tend().await });
+        tasks.spawn(async move { comparer.compare_clocks().await });
+        tasks.spawn(async move { leaver.give_way().await });
         tokio::select! {
             () = node.watch() => {}
             newer = self.look_around(&node) => {
@@ -261,6 +272,7 @@ impl Presence {
             voters: Vec::new(),
             held_keys: counts.held_keys,
             waiters: counts.waiters,
+            clock: ClockStatus::default(),
             begun: waits_for.is_some(),
             process: String::new(),
             members: None,

@@ -29,7 +29,7 @@ use super::snapshots::{SnapshotError, Snapshots};
 use super::types::Member;
 use crate::metrics::SharedHistogram;
 use crate::swap::Swap;
-use crate::system;
+use crate::system::{self, ClockSkew, NodeClock};
 
 /// A place in a cluster that a server is to take.
 #[derive(Clone, Debug)]
@@ -44,6 +44,8 @@ pub(crate) struct Seat {
     pub(crate) snapshot_every: NonZeroU32,
     /// Which of the nodes of its slot a new one is; an old one knows by its data directory.
     pub(crate) generation: Option<NonZeroU32>,
+    /// What is wrong with its clocks, in tests.
+    pub(crate) clock_skew: Option<ClockSkew>,
 }
 
 impl Seat {
@@ -144,7 +146,9 @@ pub(crate) async fn start(
     });
     let seed = system::hash_seed().map_err(no_random)?;
     let machine = Machine::seeded(rules::limits(), file.first_token(), seed);
-    let desk = Arc::new(Desk::new(file.identity(), own_slot, machine));
+    let clock = NodeClock::start(seat.clock_skew.clone());
+    let desk = Desk::new(file.identity(), own_slot, machine, clock.clone());
+    let desk = Arc::new(desk);
     let config = Arc::new(config(seat.snapshot_every.get().into())?);
     let presence = Arc::new(Presence::new(
         own_slot,
@@ -152,7 +156,11 @@ pub(crate) async fn start(
         file.clone(),
         Arc::clone(&desk),
         folder.clone(),
-        Engine { config, seed },
+        Engine {
+            config,
+            seed,
+            clock,
+        },
         system::random().map_err(no_random)?,
     ));
     let (written, writes) = match (file.mode(), folder) {

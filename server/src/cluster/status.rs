@@ -1,5 +1,6 @@
 //! What a node says of itself to an operator.
 
+use super::clocks::ClockStatus;
 use serde::{Deserialize, Serialize};
 
 /// How one node is, and what it knows of the cluster.
@@ -29,6 +30,9 @@ pub struct NodeStatus {
     pub held_keys: usize,
     /// Acquires that wait for their turn.
     pub waiters: usize,
+    /// How its clock compares with those of the others.
+    #[serde(default)]
+    pub clock: ClockStatus,
     /// Whether the cluster has begun, as far as this node knows.
     pub begun: bool,
     /// Tells one process from another, in 32 hexadecimal digits.

@@ -9,6 +9,7 @@
 mod admin;
 mod begin;
 mod client;
+mod clocks;
 mod displaced;
 mod leaders;
 mod locks;

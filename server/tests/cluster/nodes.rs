@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_server::cluster::{self, ClusterFile, ClusterMode, NodeAddresses, NodeRole};
+use highwater_server::cluster::{
+    self, ClockSkew, ClusterFile, ClusterMode, NodeAddresses, NodeRole,
+};
 use highwater_server::{Admin, Builder, Secret, Server, StartError};
 use rustls::{ClientConfig, ServerConfig};
 use tempfile::TempDir;
@@ -34,6 +36,8 @@ pub(crate) struct Nodes {
     snapshot_every: NonZeroU32,
     /// Of nodes that have taken a slot over, for their first start.
     pub(crate) generations: Vec<u32>,
+    /// What is wrong with the clocks of the nodes.
+    pub(crate) skews: Vec<ClockSkew>,
     cuts: Cuts,
     servers: Vec<Option<Server>>,
     /// Where clients find the nodes, also after a restart.
@@ -100,6 +104,7 @@ impl Nodes {
             tls,
             snapshot_every: NonZeroU32::new(10_000).unwrap(),
             generations: vec![1; count.into()],
+            skews: (0..count).map(|_| ClockSkew::none()).collect(),
         };
         for slot in 0..count {
             nodes.start(slot).await;
@@ -145,6 +150,7 @@ impl Nodes {
             .listen(any)
             .peer_listen(any)
             .admin(Admin::on(any))
+            .clock_skew(self.skews[usize::from(slot)].clone())
             .client_token(Secret::new(TOKEN).unwrap());
         let builder = match self.file.mode() {
             ClusterMode::Volatile => builder,

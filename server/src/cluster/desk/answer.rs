@@ -3,7 +3,7 @@
 use highwater_lock::{
     ConnectionId, FencingToken, Grant, KeySet, Operation, Reply as Outcome, Timestamp, WaiterId,
 };
-use highwater_protocol::{Reply, RequestNumber};
+use highwater_protocol::{ErrorCode, Reply, RequestNumber};
 
 use super::reign::{Reign, Then};
 use super::{Away, State, decisions};
@@ -18,7 +18,7 @@ impl State {
             Operation::Acquire { .. } | Operation::AcquireSlot { .. }
         );
         let away = match self.elsewhere_unless_leading() {
-            None if self.draining && acquires => Some(Away::NotActive),
+            None if (self.draining || self.distrusts_clock) && acquires => Some(Away::NotActive),
             away => away,
         };
         let full = self.reign.as_ref().is_some_and(Reign::is_full);
@@ -86,6 +86,13 @@ impl State {
                     reign.map(|reign| reign.left(waiter));
                 }
             },
+            Then::SentAway { waiter } => {
+                if outcome == Outcome::Cancelled {
+                    let code = ErrorCode::NotActive;
+                    self.tally.error(code);
+                    self.waiter_ended(waiter, |id| Reply::Error { id, code });
+                }
+            }
             Then::Forced { order } => self.forced(order, outcome),
             Then::Answer { connection, asked } => self.answer(now, connection, asked, outcome),
             Then::Cancelled {

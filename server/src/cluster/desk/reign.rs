@@ -26,6 +26,10 @@ pub(super) enum Then {
     Forgotten {
         waiter: WaiterId,
     },
+    /// Its client is to ask another node.
+    SentAway {
+        waiter: WaiterId,
+    },
     /// An operator waits for it.
     Forced {
         order: u64,
@@ -51,7 +55,11 @@ impl Then {
     /// Whose request it is.
     pub(super) fn client(&self) -> Option<(ConnectionId, RequestNumber)> {
         match self {
-            Self::Nothing | Self::Ticked | Self::Forgotten { .. } | Self::Forced { .. } => None,
+            Self::Nothing
+            | Self::Ticked
+            | Self::Forgotten { .. }
+            | Self::SentAway { .. }
+            | Self::Forced { .. } => None,
             Self::Answer { connection, asked }
             | Self::Cancelled {
                 connection, asked, ..
@@ -69,11 +77,20 @@ impl Then {
 }
 
 #[derive(Debug)]
-struct Wish {
+pub(super) struct Wish {
     /// This node's clock when it was asked for.
     at: Timestamp,
     operation: Operation,
     then: Then,
+}
+
+impl Wish {
+    pub(super) fn is_acquire(&self) -> bool {
+        matches!(
+            self.operation,
+            Operation::Acquire { .. } | Operation::AcquireSlot { .. }
+        )
+    }
 }
 
 #[derive(Debug)]
@@ -98,8 +115,12 @@ pub(in crate::cluster) enum Fate {
 #[derive(Debug)]
 pub(super) struct Reign {
     term: u64,
-    /// Lease time and this node's clock when it began.
+    /// Lease time and this node's clock when it began, or when lease time went on.
     began: (Timestamp, Timestamp),
+    /// The latest lease time under which anything was proposed.
+    stamp: Timestamp,
+    /// Whether lease time stands still.
+    is_stopped: bool,
     /// No token below this one was granted in it.
     first_token: Option<FencingToken>,
     wishes: VecDeque<Wish>,
@@ -118,7 +139,21 @@ impl Reign {
     }
 
     pub(super) fn lease_time(&self, now: Timestamp) -> Timestamp {
-        continued(self.began, now)
+        match self.is_stopped {
+            true => self.stamp,
+            false => continued(self.began, now),
+        }
+    }
+
+    /// Stamps nothing with a later time than it has until now.
+    pub(super) fn stop_time(&mut self) {
+        self.is_stopped = true;
+    }
+
+    /// Lease time goes on from where it was stopped: leases got longer by that.
+    pub(super) fn let_time_go_on(&mut self, now: Timestamp) {
+        self.began = (self.stamp, now);
+        self.is_stopped = false;
     }
 
     pub(super) fn has_work(&self) -> bool {
@@ -205,6 +240,8 @@ impl State {
         self.reign = Some(Reign {
             term,
             began: (continued(self.stamped, now), now),
+            stamp: self.stamped.0,
+            is_stopped: self.distrusts_clock,
             first_token: self.machine.next_token(),
             wishes: VecDeque::new(),
             proposed: BTreeMap::new(),
@@ -224,7 +261,7 @@ impl State {
     }
 
     /// Turns away those whose wishes satisfy this.
-    fn give_up(&mut self, away: Away, is_given_up: impl Fn(&Wish) -> bool) {
+    pub(super) fn give_up(&mut self, away: Away, is_given_up: impl Fn(&Wish) -> bool) {
         let mut given_up = Vec::new();
         if let Some(reign) = &mut self.reign {
             reign.wishes.retain(|wish| {
@@ -316,10 +353,11 @@ impl State {
         let number = reign.batches;
         let at = now;
         reign.proposed.insert(number, Proposed { at, thens, own });
+        reign.stamp = reign.lease_time(now).max(reign.stamp);
         Some(Batch {
             epoch: Epoch::new(term),
             leader: self.slot,
-            stamp: reign.lease_time(now),
+            stamp: reign.stamp,
             number,
             operations,
         })
@@ -383,6 +421,7 @@ impl State {
         let lease_time = self.lease_time(now);
         if let Some(reign) = &mut self.reign
             && leads
+            && !reign.is_stopped
             && !reign.ticking
             && due.is_some_and(|due| due <= lease_time)
         {

@@ -23,6 +23,7 @@ impl Desk {
             _ if state.draining => Readiness::Draining,
             (_, Standing::Dead) => Readiness::MajorityLost,
             (Role::Leaderless, _) => Readiness::NoLeader,
+            (Role::Leading { .. }, _) if state.distrusts_clock => Readiness::Clock,
             (Role::Leading { .. } | Role::Following(_), _) => Readiness::Ready,
         }
     }

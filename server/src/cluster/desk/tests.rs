@@ -13,6 +13,7 @@ use tokio::time::advance;
 use super::*;
 use crate::desk::NotForced;
 use crate::outbox::Outbox;
+use crate::readiness::Readiness;
 
 fn slot(number: u8) -> Slot {
     Slot::new(number).unwrap()
@@ -24,7 +25,12 @@ fn id(number: u64) -> RequestNumber {
 
 fn desk(number: u8) -> Desk {
     let machine = Machine::new(Limits::default(), FencingToken::MIN);
-    Desk::new(Domain::from_bytes([1; 32]), slot(number), machine)
+    Desk::new(
+        Domain::from_bytes([1; 32]),
+        slot(number),
+        machine,
+        NodeClock::start(None),
+    )
 }
 
 fn lead(desk: &Desk, term: u64) {
@@ -355,4 +361,90 @@ async fn an_order_of_an_operator_is_done_once_or_not_at_all() {
     assert_eq!(forced.ended[0].token, token);
     assert!(forced.burned > token);
     assert!(!is_held(&desk, "k"));
+}
+
+/// Time stands still for a leader whose clock is wrong: nothing is granted, and no lease ends.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_distrusts_its_clock_stamps_no_later_time_and_grants_nothing() {
+    let desk = desk(0);
+    lead(&desk, 1);
+    let holder = Peer::of(&desk);
+    holder.acquire(&desk, 1, "k", 0);
+    holder.acquire(&desk, 2, "short", 0);
+    commit(&desk, &[&desk]);
+    let [Reply::Granted { token, .. }, Reply::Granted { .. }] = holder.replies()[..] else {
+        panic!("both are granted");
+    };
+    let waiter = Peer::of(&desk);
+    waiter.acquire(&desk, 1, "k", 60);
+    commit(&desk, &[&desk]);
+    waiter.acquire(&desk, 2, "other", 60);
+    let stamp = desk.state().machine.now();
+    advance(Duration::from_secs(3)).await;
+
+    desk.trust_clock(false);
+    assert_eq!(desk.readiness(), Readiness::Clock);
+    let code = ErrorCode::NotActive;
+    // What was not proposed goes at once, and who queues as soon as the log says so.
+    assert_eq!(waiter.replies(), [Reply::Error { id: id(2), code }]);
+    waiter.acquire(&desk, 3, "other", 60);
+    assert_eq!(waiter.replies(), [Reply::Error { id: id(3), code }]);
+    let release = Request::Release {
+        id: id(3),
+        keys: Key::new("k").unwrap().into(),
+        token,
+    };
+    holder.ask(&desk, release).unwrap();
+    let queued = WaiterId::new(waiter.connection, RequestId::new(1));
+    let operations = commit(&desk, &[&desk]);
+    assert_eq!(operations[0], Operation::Cancel { waiter: queued });
+    assert!(matches!(operations[1..], [Operation::Release { .. }]));
+    assert_eq!(waiter.replies(), [Reply::Error { id: id(1), code }]);
+    assert!(matches!(holder.replies()[..], [Reply::Released { .. }]));
+    assert!(!is_held(&desk, "k"));
+
+    advance(Duration::from_secs(3_600)).await;
+    lead(&desk, 1);
+    assert_eq!(desk.next_batch(), None, "no tick");
+    assert_eq!(desk.state().machine.now(), stamp);
+    assert!(is_held(&desk, "short"));
+
+    // It goes on from there: the lease of ten seconds has all of its time.
+    desk.trust_clock(true);
+    for (seconds, held) in [(9, true), (2, false)] {
+        advance(Duration::from_secs(seconds)).await;
+        lead(&desk, 1);
+        commit(&desk, &[&desk]);
+        assert_eq!(is_held(&desk, "short"), held, "{seconds}");
+    }
+    waiter.acquire(&desk, 4, "other", 0);
+    commit(&desk, &[&desk]);
+    waiter.token();
+}
+
+/// Also for one that begins to lead while it does.
+#[tokio::test(start_paused = true)]
+async fn a_reign_that_begins_with_a_wrong_clock_begins_at_the_last_stamp() {
+    let (old, new) = (desk(0), desk(1));
+    let all = [&old, &new];
+    lead(&old, 1);
+    let holder = Peer::of(&old);
+    holder.acquire(&old, 1, "k", 0);
+    commit(&old, &all);
+    let stamp = old.state().machine.now();
+    new.trust_clock(false);
+    advance(Duration::from_secs(100)).await;
+    lead(&new, 2);
+    let first = new.next_batch().unwrap();
+    assert_eq!(
+        (first.stamp, &first.operations[..]),
+        (stamp, &[Operation::Tick][..])
+    );
+    all.iter()
+        .for_each(|desk| desk.apply(0, first.clone()).unwrap());
+    let peer = Peer::of(&new);
+    peer.acquire(&new, 1, "free", 5);
+    let code = ErrorCode::NotActive;
+    assert_eq!(peer.replies(), [Reply::Error { id: id(1), code }]);
+    assert!(is_held(&new, "k"));
 }

@@ -32,6 +32,8 @@ pub(in crate::cluster) const VOTE: u8 = 2;
 pub(in crate::cluster) const PRE_VOTE: u8 = 3;
 pub(in crate::cluster) const SNAPSHOT: u8 = 4;
 pub(in crate::cluster) const TRANSFER: u8 = 5;
+/// What the time is.
+pub(in crate::cluster) const CLOCK: u8 = 6;
 /// Whether the node could take part in the beginning of a cluster.
 pub(in crate::cluster) const FRESH: u8 = 16;
 /// That the identity is used from now on.

@@ -16,11 +16,12 @@ use tokio_rustls::TlsAcceptor;
 
 use super::Stream;
 use super::frame::{
-    self, APPEND, Ends, FRESH, Frame, FrameError, INIT, JOIN, MARK, PRE_VOTE, PROMOTE, REPLACE,
-    SNAPSHOT, STATUS, STEP_DOWN, TRANSFER, VOTE, between,
+    self, APPEND, CLOCK, Ends, FRESH, Frame, FrameError, INIT, JOIN, MARK, PRE_VOTE, PROMOTE,
+    REPLACE, SNAPSHOT, STATUS, STEP_DOWN, TRANSFER, VOTE, between,
 };
 use super::handshake::{self, ANSWER_BYTES, Caller, Refused};
 use crate::cluster::bytes::{Malformed, Put as _, Reader};
+use crate::cluster::clocks::{self, ClockHealth};
 use crate::cluster::codec;
 use crate::cluster::node::{Failure, Node};
 use crate::cluster::presence::{NO_PART, Presence};
@@ -176,9 +177,12 @@ async fn answer_engine(
         }
         TRANSFER => {
             let transfer = codec::transfer(&mut reader)?;
-            let taken = raft.handle_transfer_leader(transfer).await?;
-            body.u8(taken.is_ok().into());
+            // Whoever sends it has asked before, but that was a moment ago.
+            let trusted = node.clocks.health() != ClockHealth::Differs;
+            let taken = trusted && raft.handle_transfer_leader(transfer).await?.is_ok();
+            body.u8(taken.into());
         }
+        CLOCK => return Ok(clocks::answer(&node.clocks, peer)),
         _ => return Err("an unknown request".into()),
     }
     Ok(body)
