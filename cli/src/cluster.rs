@@ -3,6 +3,8 @@
 //! The node that is asked is reached on its listener for peers, with the peer secret beside the
 //! cluster file.
 
+mod resize;
+
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,6 +35,8 @@ enum Command {
     Status(Status),
     StepDown(StepDown),
     Replace(Replace),
+    Grow(resize::Grow),
+    Remove(resize::Remove),
 }
 
 /// Write the files of a new cluster: its identity, the addresses of its nodes, a secret for them
@@ -166,6 +170,8 @@ pub(crate) fn run(options: Options) -> Result<(), ClusterError> {
             }
             Command::Status(status) => show(&status).await,
             Command::Replace(replace) => put_in_place(&replace).await,
+            Command::Grow(grow) => resize::grow(&grow).await,
+            Command::Remove(remove) => resize::remove(&remove).await,
             Command::StepDown(step_down) => hand_over(&step_down).await,
         }
     };
@@ -358,6 +364,8 @@ pub(crate) enum ClusterError {
     Dead,
     #[error("the new node of slot {slot} has not caught up; start it, and wait for it again")]
     NotThere { slot: u8 },
+    #[error("the new nodes have not caught up; start them, and wait for them again")]
+    NotThereYet,
     #[error("the system refuses what the command needs")]
     Runtime(#[source] std::io::Error),
     #[error("standard output takes nothing")]

@@ -89,10 +89,12 @@ async fn serve(prepared: Prepared) -> Result<(), ServeError> {
     announce(&server);
     let signal = tokio::select! {
         signal = attend(&server, &effective, &mut signals) => signal,
-        () = server.failed() => return Err(match server.readiness() {
-            Readiness::Displaced => ServeError::Displaced,
-            _ => ServeError::Failed,
-        }),
+        () = server.failed() => return match server.readiness() {
+            // That is what an operator has asked for; nobody has to start it again.
+            Readiness::Removed => Ok(()),
+            Readiness::Displaced => Err(ServeError::Displaced),
+            _ => Err(ServeError::Failed),
+        },
     };
     tracing::info!(signal, "shutting down");
     tokio::select! {

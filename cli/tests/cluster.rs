@@ -113,6 +113,23 @@ impl Nodes {
         nodes
     }
 
+    /// Has a file with a fourth and a fifth node from now on.
+    async fn know_five(&mut self) {
+        let mut text = read(&self.path());
+        for slot in 3..5 {
+            let (clients, peers) = (Relay::start().await, Relay::start().await);
+            text.push_str(&format!(
+                "\n[[node]]\nslot = {slot}\nclients = \"{}\"\npeers = \"{}\"\n",
+                clients.address, peers.address
+            ));
+            self.clients.push(clients);
+            self.peers.push(peers);
+            self.processes.push(None);
+        }
+        std::fs::write(self.path(), text).expect("a file");
+        self.file = ClusterFile::read(self.path()).expect("a cluster file");
+    }
+
     fn path(&self) -> PathBuf {
         self.folder.path().join("files/cluster.toml")
     }
@@ -165,7 +182,7 @@ impl Nodes {
         loop {
             let mut leaders = Vec::new();
             let mut leads = false;
-            for slot in 0..3 {
+            for slot in 0..self.processes.len() {
                 if self.processes[slot].is_none() {
                     continue;
                 }
@@ -416,6 +433,60 @@ async fn a_node_that_lost_its_disk_is_replaced() {
     nodes.kill(slot);
     nodes.start(slot);
     nodes.leader().await;
+    assert_eq!(kept.release().await, Ok(Release::Released));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_processes_become_five_and_three_again() {
+    let mut nodes = Nodes::begun().await;
+    nodes.know_five().await;
+    let client = nodes.client().await;
+    let kept = client.acquire(&key("kept"), options()).await.expect("free");
+    let mut grow = highwater(&["cluster", "grow", "--cluster"]);
+    grow.arg(nodes.path()).stdout(Stdio::piped());
+    let mut grow = grow.spawn().expect("starts");
+    let mut lines = BufReader::new(grow.stdout.take().expect("a pipe")).lines();
+    for slot in [3, 4] {
+        let line = lines.next().expect("a line").expect("text");
+        let told = line
+            .split_whitespace()
+            .skip_while(|word| *word != "--cluster-generation");
+        let generation = told.skip(1).map(|word| word.trim_end_matches(',')).next();
+        let mut command = nodes.command(slot);
+        command.args(["--cluster-generation", generation.expect("a number")]);
+        nodes.start_with(slot, command);
+    }
+    let line = lines.next().expect("a line").expect("text");
+    assert_eq!(line, "five nodes vote");
+    assert!(grow.wait().expect("a process of ours").success());
+    let mut highest = kept.token();
+    for _ in 0..3 {
+        let ticket = lock_anew(&client, "five").await;
+        assert!(ticket.token() > highest);
+        highest = ticket.token();
+    }
+
+    // The one that leads and one that does not.
+    let leader = nodes.leader().await;
+    let other = (leader + 3) % 5;
+    let mut remove = highwater(&["cluster", "remove", "--cluster"]);
+    remove.arg(nodes.path());
+    for slot in [leader, other] {
+        remove.args(["--slot", &slot.to_string()]);
+    }
+    let output = remove.output().expect("runs");
+    assert!(output.status.success(), "{output:?}");
+    for slot in [leader, other] {
+        let mut process = nodes.processes[slot].take().expect("it runs");
+        assert!(process.wait().expect("a process of ours").success());
+        refuses(
+            &mut nodes.command(slot),
+            "this node was removed from the cluster",
+        );
+    }
+    nodes.leader().await;
+    let ticket = lock_anew(&client, "three").await;
+    assert!(ticket.token() > highest);
     assert_eq!(kept.release().await, Ok(Release::Released));
 }
 

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+#[cfg(feature = "cluster")]
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -114,11 +116,11 @@ impl Builder {
         self
     }
 
-    /// Takes the slot over from a node that is gone for good, as the generation that
-    /// [`cluster::replace`](crate::cluster::replace) has told, with a data directory of its own. Only
+    /// Takes the slot over from a node that is gone for good, or joins, as the generation that
+    /// [`cluster::replace`](crate::cluster::replace) or [`cluster::grow`](crate::cluster::grow) has told, with a data directory of its own. Only
     /// needed for its first start. To be called after [`Builder::cluster`].
     #[cfg(feature = "cluster")]
-    pub fn generation(mut self, generation: NonZeroU32) -> Self {
+    pub fn generation(mut self, generation: NonZeroU64) -> Self {
         if let Some(seat) = &mut self.seat {
             seat.generation = Some(generation);
         }

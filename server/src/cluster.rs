@@ -34,6 +34,7 @@ mod operator;
 mod peer;
 mod presence;
 mod replica;
+mod resize;
 mod rules;
 mod snapshots;
 mod start;
@@ -47,7 +48,9 @@ mod types;
 pub use self::clocks::{ClockHealth, ClockStatus, PeerClock};
 pub use self::file::{ClusterFile, ClusterFileError, ClusterMode, NewCluster, NodeAddresses};
 pub(crate) use self::metrics::metrics;
-pub use self::operator::{OperatorError, init, promote, replace, status, step_down};
+pub use self::operator::{
+    OperatorError, admit, grow, init, promote, remove, replace, status, step_down,
+};
 pub(crate) use self::rules::SNAPSHOT_EVERY;
 pub use self::start::ClusterError;
 pub(crate) use self::start::{Running, Seat, start};

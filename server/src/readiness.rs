@@ -26,6 +26,9 @@ pub enum Readiness {
     MajorityLost,
     /// Another process has taken the slot of this node over: it ends. Leave the other one in its place.
     Displaced,
+    /// An operator has removed this node from its cluster: it ends, and does not start again with this data
+    /// directory.
+    Removed,
     /// A node of a cluster that leads, and whose clock cannot be relied on: it serves releases and grants
     /// nothing until another node leads or the clock is right again.
     Clock,
@@ -51,6 +54,7 @@ impl fmt::Display for Readiness {
             Self::NoLeader => "no leader",
             Self::MajorityLost => "majority lost",
             Self::Displaced => "displaced",
+            Self::Removed => "removed",
             Self::Clock => "clock",
             Self::Draining => "draining",
             Self::Failed => "failed",

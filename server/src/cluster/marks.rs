@@ -10,6 +10,9 @@ use super::types::Member;
 /// The file in the data directory that says that it belongs to a cluster that has begun.
 pub(super) const BEGUN: &str = "begun";
 
+/// The file in the data directory that says that an operator has removed the node.
+pub(super) const REMOVED: &str = "removed";
+
 /// Leaves marks of this node; when this returns they survive a crash.
 pub(super) fn leave(marks: &[PathBuf], member: Member) -> io::Result<()> {
     for path in marks {

@@ -9,10 +9,12 @@ use rustls::ClientConfig;
 
 use super::file::ClusterFile;
 use super::peer::Trust;
-use super::peer::frame::{INIT, PROMOTE, REPLACE, STATUS, STEP_DOWN};
+use super::peer::frame::{ADMIT, GROW, INIT, PROMOTE, REMOVE, REPLACE, STATUS, STEP_DOWN};
 use super::peer::handshake::{Callee, Caller};
 use super::peer::link::{Link, LinkError};
-use super::status::NodeStatus;
+use super::resize;
+use super::status::{NodeStatus, Place};
+use super::types::Address;
 use crate::swap::Swap;
 
 /// Asks the node of a slot how it is.
@@ -88,6 +90,57 @@ pub async fn promote(
 ) -> Result<bool, OperatorError> {
     let bytes = ask(file, leader, tls, PROMOTE, vec![slot], INIT_PATIENCE).await?;
     Ok(bytes == [1])
+}
+
+/// Has the leader of three nodes let the two learn that the file has beside them, and gives the
+/// generations with which they have to be started, each on a data directory of its own. Asked again before
+/// [`admit`] has succeeded, it gives the same ones.
+///
+/// # Errors
+/// The node that is asked does not lead, there are not three voters and five nodes in the file, other nodes
+/// are learning, or the cluster is volatile.
+pub async fn grow(
+    file: &ClusterFile,
+    leader: u8,
+    tls: Option<Arc<ClientConfig>>,
+) -> Result<Vec<Place>, OperatorError> {
+    let all = file.all().iter();
+    let all = all.map(|node| (node.slot, Address(node.addresses.peers.clone())));
+    let body = resize::put_newcomers(&all.collect());
+    let bytes = ask(file, leader, tls, GROW, body, INIT_PATIENCE).await?;
+    let members = resize::members(&bytes);
+    let members = members.map_err(|_| OperatorError::Unintelligible { slot: leader })?;
+    Ok(members.into_iter().map(Place::from).collect())
+}
+
+/// Has the leader let the two new nodes of [`grow`] vote beside the other three, if both have caught up; says
+/// whether five nodes vote.
+///
+/// # Errors
+/// The node that is asked does not lead, or nobody waits to join.
+pub async fn admit(
+    file: &ClusterFile,
+    leader: u8,
+    tls: Option<Arc<ClientConfig>>,
+) -> Result<bool, OperatorError> {
+    let bytes = ask(file, leader, tls, ADMIT, Vec::new(), INIT_PATIENCE).await?;
+    Ok(bytes == [1])
+}
+
+/// Has the leader remove two of five voters in one step, or two nodes that [`grow`] has let learn. When this
+/// returns they are not part of the cluster any more; each ends when it hears of that.
+///
+/// # Errors
+/// The node that is asked does not lead or is one of the two, there are not five voters, or so few of the others
+/// are there that they would not be a majority.
+pub async fn remove(
+    file: &ClusterFile,
+    leader: u8,
+    slots: &[u8],
+    tls: Option<Arc<ClientConfig>>,
+) -> Result<(), OperatorError> {
+    let asked = ask(file, leader, tls, REMOVE, slots.to_vec(), INIT_PATIENCE).await;
+    asked.map(drop)
 }
 
 async fn ask(

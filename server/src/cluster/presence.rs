@@ -30,7 +30,7 @@ use super::replica::Replica;
 use super::snapshots::Snapshots;
 use super::start::ClusterError;
 use super::status::{NodeRole, NodeStatus};
-use super::survey::{A_LEADER, Survey};
+use super::survey::{A_LEADER, Gone, Survey};
 use super::types::{Address, Member, Raft};
 use crate::system::{self, NodeClock};
 
@@ -171,14 +171,36 @@ impl Presence {
         tasks.spawn(async move { leaver.give_way().await });
         tokio::select! {
             () = node.watch() => {}
-            newer = self.look_around(&node) => {
-                tracing::error!(
-                    member = %node.member(), newer,
-                    "another process has taken this slot over: this one ends, and does not come back"
-                );
-                self.desk.displace();
+            gone = self.look_around(&node) => match gone {
+                Gone::Displaced(newer) => {
+                    tracing::error!(
+                        member = %node.member(), newer,
+                        "another process has taken this slot over: this one ends, and does not come back"
+                    );
+                    self.desk.displace();
+                }
+                Gone::Removed => self.go(&node).await,
             }
         }
+    }
+
+    /// Ends this node's part for good: an operator has removed it.
+    async fn go(&self, node: &Node) {
+        let marks: Vec<PathBuf> = self
+            .folder
+            .iter()
+            .map(|at| at.join(marks::REMOVED))
+            .collect();
+        let member = node.member();
+        let left = tokio::task::spawn_blocking(move || marks::leave(&marks, member)).await;
+        if !matches!(left, Ok(Ok(()))) {
+            tracing::error!(?left, "no mark can be left that this node was removed");
+        }
+        tracing::error!(
+            %member,
+            "this node was removed from the cluster: it ends, and does not start again with this data directory"
+        );
+        self.desk.remove();
     }
 
     /// Waits until this process is a node, and does what it takes.

@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use super::file::ClusterFile;
 use super::file::ClusterMode;
 use super::journal::{self, Contents, Journal, JournalError};
 use super::log::Log;
-use super::marks::{self, BEGUN};
+use super::marks::{self, BEGUN, REMOVED};
 use super::peer::{Trust, serve};
 use super::presence::{Engine, Presence};
 use super::rules;
@@ -43,7 +43,7 @@ pub(crate) struct Seat {
     /// After how many entries a snapshot is taken.
     pub(crate) snapshot_every: NonZeroU32,
     /// Which of the nodes of its slot a new one is; an old one knows by its data directory.
-    pub(crate) generation: Option<NonZeroU32>,
+    pub(crate) generation: Option<NonZeroU64>,
     /// What is wrong with its clocks, in tests.
     pub(crate) clock_skew: Option<ClockSkew>,
 }
@@ -166,7 +166,7 @@ pub(crate) async fn start(
     let (written, writes) = match (file.mode(), folder) {
         (ClusterMode::Durable, Some(folder)) => {
             let file = file.clone();
-            let generation = seat.generation.map(|number| number.get().into());
+            let generation = seat.generation.map(NonZeroU64::get);
             let open = move || open(&file, own_slot, generation, &folder);
             let opened = tokio::task::spawn_blocking(open).await;
             let opened = opened.map_err(|panic| ClusterError::Io(panic.into()))??;
@@ -263,6 +263,9 @@ fn open(
     builder.create(folder)?;
     check_names(folder)?;
     let lock = Arc::new(lock(folder)?);
+    if folder.join(REMOVED).exists() {
+        return Err(ClusterError::Removed);
+    }
     let marker = file.marker(slot);
     let begun = folder.join(BEGUN).exists();
     let known = journal::owner(folder)?.and_then(Member::from_id);
@@ -330,6 +333,7 @@ fn check_names(folder: &Path) -> Result<(), ClusterError> {
         "lock",
         "log",
         "log.new",
+        "removed",
         "snapshot",
         "snapshot.new",
     ];
@@ -450,6 +454,10 @@ pub enum ClusterError {
         /// That of the node which was here last.
         newer: u64,
     },
+    /// An operator has removed this node. A new one of its slot needs an empty data directory, and the
+    /// generation that `highwater cluster grow` tells.
+    #[error("this node was removed from the cluster")]
+    Removed,
     /// This node has been part of the cluster, and its data directory does not know of it. It may
     /// have promised votes and stored entries that are lost: it must not go on as if it had not.
     #[error(

@@ -28,7 +28,7 @@ use crate::system;
 type Metrics = openraft::RaftMetrics<Types>;
 
 /// The members as they were looked at, to change them only if they still are the same.
-struct Seen {
+pub(super) struct Seen {
     at: Option<LogId>,
     membership: Membership,
 }
@@ -41,7 +41,21 @@ impl Seen {
         }
     }
 
-    fn is_changing(&self) -> bool {
+    /// The number of the entry that says so.
+    pub(super) fn entry(&self) -> u64 {
+        self.at.map_or(0, |id| id.index())
+    }
+
+    pub(super) fn voters(&self) -> impl Iterator<Item = Member> {
+        self.membership.voter_ids().filter_map(Member::from_id)
+    }
+
+    pub(super) fn learners(&self) -> BTreeSet<Member> {
+        let learners = self.membership.learner_ids();
+        learners.filter_map(Member::from_id).collect()
+    }
+
+    pub(super) fn is_changing(&self) -> bool {
         self.membership.get_joint_config().len() > 1
     }
 
@@ -64,7 +78,7 @@ impl Seen {
 }
 
 impl Node {
-    fn seen(&self) -> Result<Seen, Failure> {
+    pub(super) fn seen(&self) -> Result<Seen, Failure> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         match metrics.state {
@@ -74,7 +88,7 @@ impl Node {
     }
 
     /// Changes the members if they still are what was seen. Without an error a majority has it.
-    async fn change(
+    pub(super) async fn change(
         &self,
         seen: &Seen,
         change: ChangeMembers<u64, Address>,
@@ -150,9 +164,11 @@ impl Node {
             generation: newest.generation + 1,
             ..newest
         };
+        // The file of this node may be older than the membership.
         let node = self.file.node(newest.slot.get());
-        let node = node.ok_or("this slot is not in the cluster file")?;
-        let address = Address(node.addresses.peers.clone());
+        let known = seen.membership.get_node(&newest.id()).cloned();
+        let address = node.map(|node| Address(node.addresses.peers.clone()));
+        let address = address.or(known).unwrap_or_default();
         tracing::warn!(replaced = %newest, by = newcomer.generation, "a node is to be replaced");
         let gone = gone.iter().map(|member| member.id()).collect();
         let change = ChangeMembers::Batch(vec![
@@ -178,7 +194,7 @@ impl Node {
     }
 
     /// Whether this very node is there, however badly it may be.
-    async fn answers(&self, member: Member) -> bool {
+    pub(super) async fn answers(&self, member: Member) -> bool {
         let address = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
@@ -189,6 +205,13 @@ impl Node {
         let link = Link::new(Arc::clone(self.trust()), own, member.into(), address);
         let answered = link.call(FRESH, Vec::new(), ASK_TIME).await;
         matches!(answered, Ok(_) | Err(LinkError::Failed(_)))
+    }
+
+    /// Whether this node is there, and only some entries behind.
+    pub(super) fn is_up_to_date(&self, seen: &Seen, member: Member) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        is_lively(&metrics, member.id()) && has_caught_up(&metrics, seen, member)
     }
 
     /// Whether this node has answered the leader just now.
@@ -214,6 +237,8 @@ impl Node {
             let seen = Seen::new(&metrics);
             let newest = seen.of(slot).last().copied();
             let newest = newest.filter(|newest| !seen.votes(*newest) || seen.is_changing());
+            // One that is to join beside the others comes with a second one: see `resize`.
+            let newest = newest.filter(|_| seen.of(slot).iter().any(|old| seen.votes(*old)));
             let newest = newest.ok_or("nobody waits to take this slot over")?;
             if seen.is_changing() || !has_caught_up(&metrics, &seen, newest) {
                 return Ok(false);

@@ -90,7 +90,41 @@ impl Survey {
     }
 }
 
+/// Why a node has no part in the cluster any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// A node of this generation has its slot.
+    Displaced(u64),
+    /// An operator has removed it.
+    Removed,
+}
+
+/// The last entry by which this node was a member, as its own log says.
+fn belongs(own: Place, status: &NodeStatus) -> Option<u64> {
+    let members = status.members.as_ref()?;
+    members.has(own).then_some(members.entry)
+}
+
+impl Members {
+    fn has(&self, place: Place) -> bool {
+        let voters = self.voters.iter().flatten();
+        voters.chain(&self.learners).any(|known| *known == place)
+    }
+}
+
 impl Found {
+    /// Whether a majority has agreed, after the entry by which this node was a member, that it is none. A newer
+    /// node may not have heard yet that it is one, so without such an entry nothing is known.
+    fn says_removed(&self, own: Place, belonged: Option<u64>) -> bool {
+        let Some(belonged) = belonged else {
+            return false;
+        };
+        let members = self.0.values().filter_map(|status| status.members.as_ref());
+        let agreed = members.filter(|members| members.committed);
+        let newest = agreed.max_by_key(|members| members.entry);
+        newest.is_some_and(|newest| newest.entry > belonged && !newest.has(own))
+    }
+
     /// Whether anybody says that the cluster has begun.
     pub(super) fn has_begun(&self) -> bool {
         self.0.values().any(|status| status.begun)
@@ -149,14 +183,16 @@ fn has_forgotten(said: &NodeStatus) -> bool {
 }
 
 impl Presence {
-    /// Asks the others whenever no leader has been heard from for a while. Returns when they say that a
-    /// newer node has this one's slot, with its generation.
-    pub(super) async fn look_around(&self, node: &Node) -> u64 {
+    /// Asks the others whenever no leader has been heard from for a while. Returns when they say that
+    /// this one has no part in the cluster any more.
+    pub(super) async fn look_around(&self, node: &Node) -> Gone {
         let mut survey = Survey::new(self);
         let own = Place::from(node.member());
         let mut alone: Option<Instant> = None;
+        let mut belonged = None;
         loop {
             sleep(SURVEY_PAUSE).await;
+            belonged = belongs(own, &node.status()).or(belonged);
             if self.desk.role() != Role::Leaderless {
                 alone = None;
                 survey.deaths = 0;
@@ -169,7 +205,10 @@ impl Presence {
             }
             let found = survey.ask().await;
             if let Some(newer) = found.successor(own) {
-                return newer;
+                return Gone::Displaced(newer);
+            }
+            if found.says_removed(own, belonged) {
+                return Gone::Removed;
             }
             let dead = survey.is_dead(self, &found);
             self.desk.set_dead(dead);
@@ -222,6 +261,7 @@ mod tests {
             voters: Vec::new(),
             held_keys: 0,
             waiters: 0,
+            clock: crate::cluster::ClockStatus::default(),
             begun: true,
             process: String::new(),
             members,
@@ -308,5 +348,33 @@ mod tests {
             ..agreed
         };
         assert_eq!(found(uncertain).successor(own), None);
+    }
+
+    /// A node that is new may only not have heard yet that it belongs to the cluster.
+    #[test]
+    fn only_a_node_that_was_a_member_can_have_been_removed() {
+        let before = members(4, &[(0, 1), (1, 1), (2, 1), (3, 2), (4, 2)]);
+        let after = members(9, &[(0, 1), (1, 1), (2, 1)]);
+        let own = place((3, 2));
+        let belonged = belongs(own, &status(3, 2, Some(before.clone())));
+        assert_eq!(belonged, Some(4));
+        assert_eq!(belongs(own, &status(3, 2, Some(after.clone()))), None);
+        let says = |belonged, said: &[Members]| {
+            let said = said.iter().zip(0..);
+            let said = said.map(|(members, slot)| status(slot, 1, Some(members.clone())));
+            Found(all(said)).says_removed(own, belonged)
+        };
+        assert!(says(belonged, std::slice::from_ref(&after)));
+        assert!(says(belonged, &[before.clone(), after.clone()]));
+        assert!(!says(belonged, std::slice::from_ref(&before)));
+        assert!(!says(belonged, &[]));
+        // Not yet agreed on, older than what this node knows, or followed by its return.
+        let mut open = after.clone();
+        open.committed = false;
+        assert!(!says(belonged, &[open]));
+        assert!(!says(Some(11), std::slice::from_ref(&after)));
+        let again = members(12, &[(0, 1), (1, 1), (2, 1), (3, 2), (4, 2)]);
+        assert!(!says(belonged, &[after.clone(), again]));
+        assert!(!says(None, &[after]));
     }
 }

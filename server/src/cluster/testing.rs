@@ -12,6 +12,7 @@ use super::peer::{Trust, serve};
 use super::presence::{Engine, Presence};
 use super::rules;
 use super::start::config;
+use crate::system::NodeClock;
 
 /// Three processes that answer each other, and have no part in the cluster yet.
 pub(super) async fn three() -> (TempDir, Vec<Arc<Presence>>) {
@@ -33,6 +34,7 @@ pub(super) async fn three() -> (TempDir, Vec<Arc<Presence>>) {
     let presences = slots.zip(listeners).map(|(slot, listener)| {
         let seed = HashSeed::from_bytes([1; 16]);
         let machine = Machine::seeded(rules::limits(), file.first_token(), seed);
+        let clock = NodeClock::start(None);
         let trust = Trust {
             domain: file.identity(),
             secret: file.peer_secret().clone(),
@@ -44,11 +46,12 @@ pub(super) async fn three() -> (TempDir, Vec<Arc<Presence>>) {
             slot,
             Arc::new(trust),
             file.clone(),
-            Arc::new(Desk::new(file.identity(), slot, machine)),
+            Arc::new(Desk::new(file.identity(), slot, machine, clock.clone())),
             None,
             Engine {
                 config: Arc::new(config(1_000).unwrap()),
                 seed,
+                clock,
             },
             [slot.get(); 16],
         ));

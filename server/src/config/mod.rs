@@ -36,7 +36,7 @@ mod table;
 mod value;
 mod watch;
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 
 #[cfg(feature = "cluster")]
@@ -77,7 +77,7 @@ pub struct Config {
     /// `cluster-slot`: which of its nodes.
     pub cluster_slot: Option<u8>,
     /// `cluster-generation`: which of the nodes of its slot a new one is.
-    pub cluster_generation: Option<NonZeroU32>,
+    pub cluster_generation: Option<NonZeroU64>,
     /// `peer-listen`: the address for the other nodes, host and port, if it is not that of the file.
     pub peer_listen: Option<String>,
     /// `peer-tls-ca`: who has signed the certificates of the other nodes.

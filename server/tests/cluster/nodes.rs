@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(crate) struct Nodes {
     tls: Option<Tls>,
     snapshot_every: NonZeroU32,
     /// Of nodes that have taken a slot over, for their first start.
-    pub(crate) generations: Vec<u32>,
+    pub(crate) generations: Vec<u64>,
     /// What is wrong with the clocks of the nodes.
     pub(crate) skews: Vec<ClockSkew>,
     cuts: Cuts,
@@ -112,6 +112,29 @@ impl Nodes {
         nodes
     }
 
+    /// Has a file with a fourth and a fifth node from now on. Those that run have the old one.
+    pub(crate) async fn know_five(&mut self) {
+        let path = self.folder.path().join("files/cluster.toml");
+        let mut text = std::fs::read_to_string(&path).unwrap();
+        for slot in 3..5 {
+            let proxy = Proxy::for_peers(slot, &self.cuts).await;
+            text.push_str(&format!(
+                "\n[[node]]\nslot = {slot}\nclients = \"127.0.0.1:{}\"\npeers = \"{}\"\n",
+                slot + 1,
+                proxy.address
+            ));
+            self.proxies.push(proxy);
+            let entrance = Proxy::plain().await;
+            self.addresses.push(entrance.address);
+            self.entrances.push(entrance);
+            self.servers.push(None);
+            self.generations.push(1);
+            self.skews.push(ClockSkew::none());
+        }
+        std::fs::write(&path, text).unwrap();
+        self.file = ClusterFile::read(&path).unwrap();
+    }
+
     /// A cluster that has begun and has a leader.
     pub(crate) async fn begun(count: u8) -> Self {
         let nodes = Self::fresh(count).await;
@@ -159,7 +182,7 @@ impl Nodes {
         let builder = builder.snapshot_every(self.snapshot_every);
         let builder = match self.generations[usize::from(slot)] {
             1 => builder,
-            taken_over => builder.generation(NonZeroU32::new(taken_over).unwrap()),
+            taken_over => builder.generation(NonZeroU64::new(taken_over).unwrap()),
         };
         match &self.tls {
             Some((accept, connect)) => builder.tls(accept.clone()).peer_tls(connect.clone()),

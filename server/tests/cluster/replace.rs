@@ -7,7 +7,7 @@ use highwater_server::cluster::{self, ClusterError, OperatorError};
 use crate::nodes::{Nodes, eventually};
 
 /// Asks until the old node does not answer any more.
-async fn replace(nodes: &Nodes, slot: u8) -> u32 {
+async fn replace(nodes: &Nodes, slot: u8) -> u64 {
     let generation = eventually("the slot can be taken over", async || {
         let leader = nodes.leader().await;
         match cluster::replace(&nodes.file, leader, slot, None).await {
@@ -16,7 +16,7 @@ async fn replace(nodes: &Nodes, slot: u8) -> u32 {
             Err(error) => panic!("{error}"),
         }
     });
-    u32::try_from(generation.await).unwrap()
+    generation.await
 }
 
 async fn promote(nodes: &Nodes, slot: u8) {

@@ -1,6 +1,6 @@
 //! Memory that is lost: what a process without one may do, and what is left of the cluster.
 
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use highwater_protocol::{ErrorCode, Reply};
@@ -179,7 +179,7 @@ async fn what_a_volatile_node_cannot_have_is_refused() {
     assert!(matches!(data, ClusterError::KeepsNothing), "{data:?}");
     let memory = refused(nodes.builder(0).in_memory()).await;
     assert!(matches!(memory, ClusterError::InMemory), "{memory:?}");
-    let generation = nodes.builder(0).generation(NonZeroU32::MIN);
+    let generation = nodes.builder(0).generation(NonZeroU64::MIN);
     let generation = refused(generation).await;
     assert!(
         matches!(generation, ClusterError::ByItself),

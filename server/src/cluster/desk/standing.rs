@@ -12,6 +12,8 @@ pub(super) enum Standing {
     Dead,
     /// Another process has its slot.
     Displaced,
+    /// An operator has removed it.
+    Removed,
 }
 
 impl Desk {
@@ -19,6 +21,7 @@ impl Desk {
         let state = self.state();
         match (state.role, state.standing) {
             (_, Standing::Displaced) => Readiness::Displaced,
+            (_, Standing::Removed) => Readiness::Removed,
             _ if state.failed => Readiness::StorageFailed,
             _ if state.draining => Readiness::Draining,
             (_, Standing::Dead) => Readiness::MajorityLost,
@@ -55,6 +58,12 @@ impl Desk {
     /// Another process has taken the slot over: this node has nothing to say any more.
     pub(in crate::cluster) fn displace(&self) {
         self.state().standing = Standing::Displaced;
+        self.fail();
+    }
+
+    /// This node was removed from the cluster: it has nothing to say any more.
+    pub(in crate::cluster) fn remove(&self) {
+        self.state().standing = Standing::Removed;
         self.fail();
     }
 }

@@ -441,7 +441,7 @@ async fn a_reign_that_begins_with_a_wrong_clock_begins_at_the_last_stamp() {
         (stamp, &[Operation::Tick][..])
     );
     all.iter()
-        .for_each(|desk| desk.apply(0, first.clone()).unwrap());
+        .for_each(|desk| desk.apply(1, first.clone()).unwrap());
     let peer = Peer::of(&new);
     peer.acquire(&new, 1, "free", 5);
     let code = ErrorCode::NotActive;

@@ -46,6 +46,9 @@ pub(in crate::cluster) const INIT: u8 = 33;
 pub(in crate::cluster) const STEP_DOWN: u8 = 34;
 pub(in crate::cluster) const REPLACE: u8 = 35;
 pub(in crate::cluster) const PROMOTE: u8 = 36;
+pub(in crate::cluster) const GROW: u8 = 37;
+pub(in crate::cluster) const ADMIT: u8 = 38;
+pub(in crate::cluster) const REMOVE: u8 = 39;
 const REPLY: u8 = 0x80;
 const FAILURE: u8 = 0xff;
 

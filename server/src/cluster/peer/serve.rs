@@ -3,6 +3,7 @@
 //! A connection's requests are answered one after the other, in the order in which they come: the
 //! engine's appends depend on that.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::Stream;
 use super::frame::{
-    self, APPEND, CLOCK, Ends, FRESH, Frame, FrameError, INIT, JOIN, MARK, PRE_VOTE, PROMOTE,
-    REPLACE, SNAPSHOT, STATUS, STEP_DOWN, TRANSFER, VOTE, between,
+    self, ADMIT, APPEND, CLOCK, Ends, FRESH, Frame, FrameError, GROW, INIT, JOIN, MARK, PRE_VOTE,
+    PROMOTE, REMOVE, REPLACE, SNAPSHOT, STATUS, STEP_DOWN, TRANSFER, VOTE, between,
 };
 use super::handshake::{self, ANSWER_BYTES, Caller, Refused};
 use crate::cluster::bytes::{Malformed, Put as _, Reader};
@@ -25,6 +26,7 @@ use crate::cluster::clocks::{self, ClockHealth};
 use crate::cluster::codec;
 use crate::cluster::node::{Failure, Node};
 use crate::cluster::presence::{NO_PART, Presence};
+use crate::cluster::resize;
 use crate::cluster::types::{Member, Snapshot, SnapshotMeta, Vote};
 use crate::{socket, system};
 
@@ -177,9 +179,11 @@ async fn answer_engine(
         }
         TRANSFER => {
             let transfer = codec::transfer(&mut reader)?;
-            // Whoever sends it has asked before, but that was a moment ago.
-            let trusted = node.clocks.health() != ClockHealth::Differs;
-            let taken = trusted && raft.handle_transfer_leader(transfer).await?.is_ok();
+            // All nodes are told, so that they let the one that is meant have it. Whoever sends it has asked
+            // for the clock before, but that was a moment ago.
+            let is_meant = *transfer.to_node_id() == node.member().id();
+            let may = !is_meant || node.clocks.health() != ClockHealth::Differs;
+            let taken = may && raft.handle_transfer_leader(transfer).await?.is_ok();
             body.u8(taken.into());
         }
         CLOCK => return Ok(clocks::answer(&node.clocks, peer)),
@@ -263,6 +267,19 @@ async fn answer_operator(presence: &Presence, request: &Frame) -> Result<Vec<u8>
             Ok(body)
         }
         PROMOTE => Ok(vec![node.promote(slot_in(request)?).await?.into()]),
+        GROW => {
+            let mut reader = Reader::new(&request.body, "request of an operator");
+            let newcomers = resize::newcomers(&mut reader)?;
+            reader.end()?;
+            Ok(resize::put_members(&node.grow(newcomers).await?))
+        }
+        ADMIT => Ok(vec![node.admit().await?.into()]),
+        REMOVE => {
+            let slots = request.body.iter().map(|number| Slot::new(*number));
+            let slots: Option<BTreeSet<Slot>> = slots.collect();
+            node.shrink(&slots.ok_or("there is no such slot")?).await?;
+            Ok(Vec::new())
+        }
         STEP_DOWN => node.step_down().await.map(|()| Vec::new()),
         _ => Err("an unknown request".into()),
     }
