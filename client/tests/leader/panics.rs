@@ -4,11 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_core::Stream;
 use highwater_client::leader::{
-    HistorySink, InProcess, LeaderElector, LeaseEnd, MemoryHistory, Occurrence, StreamLease,
-    TermOutcome, TermRecord,
+    BoxFuture, Clock, HistorySink, InProcess, LeaderElector, LeaseEnd, MemoryHistory, Occurrence,
+    StreamLease, TermOutcome, TermRecord, TokioClock,
 };
 use tokio::time::{Instant, sleep};
 
@@ -225,9 +226,24 @@ fn a_panic_that_ends_a_runtime_costs_no_lease_of_a_guard_that_lives_on() {
     );
 }
 
+/// Sleeps for ever.
+#[derive(Debug)]
+struct Sleepless(TokioClock);
+
+impl Clock for Sleepless {
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<()> {
+        Box::pin(std::future::pending())
+    }
+}
+
 #[test]
 fn a_candidacy_outside_of_a_runtime_panics_before_anything_is_held() {
-    let service = InProcess::new();
+    // One that needs no runtime to sleep: else that panics already.
+    let service = InProcess::with_clock(Sleepless(TokioClock::new()));
     let a = candidate(&service, "a");
     let polled = catch_unwind(AssertUnwindSafe(|| now(a.try_acquire("job")).is_some()));
     assert!(polled.is_err());
