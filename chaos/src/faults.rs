@@ -31,6 +31,10 @@ pub(crate) enum Fault {
     DeafFollower,
     CutOneLink,
     Loss,
+    Delay,
+    FastClock,
+    SlowClock,
+    WallClock,
     FullDisk,
     StepDown,
     RollingRestart,
@@ -39,8 +43,9 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// All of them, each a scenario of its own.
-    pub(crate) const ALL: [Self; 20] = [
+    /// All of them, each a scenario of its own. A node whose clock ran wrong is distrusted for a while, so
+    /// these come last in the tour.
+    pub(crate) const ALL: [Self; 24] = [
         Self::KillLeader,
         Self::KillFollower,
         Self::KillAll,
@@ -56,11 +61,15 @@ impl Fault {
         Self::DeafFollower,
         Self::CutOneLink,
         Self::Loss,
+        Self::Delay,
         Self::FullDisk,
         Self::StepDown,
         Self::RollingRestart,
         Self::ReplaceLeader,
         Self::ReplaceAll,
+        Self::WallClock,
+        Self::SlowClock,
+        Self::FastClock,
     ];
 
     fn told(self) -> (&'static str, &'static str) {
@@ -110,6 +119,19 @@ impl Fault {
                 "the leader and one follower cut off from each other alone",
             ),
             Self::Loss => ("loss", "30 of 100 packets lost at every node, at random"),
+            Self::Delay => (
+                "delay",
+                "everything between nodes comes later, through a proxy",
+            ),
+            Self::FastClock => ("fast-clock", "the leader's clock runs too fast by a tenth"),
+            Self::SlowClock => (
+                "slow-clock",
+                "the leader's clock runs too slowly by a tenth",
+            ),
+            Self::WallClock => (
+                "wall-clock",
+                "the leader's wall clock jumps by an hour, there and back",
+            ),
             Self::FullDisk => ("full-disk", "the leader's disk takes nothing more"),
             Self::StepDown => ("step-down", "`highwater cluster step-down`"),
             Self::RollingRestart => (
@@ -235,6 +257,28 @@ pub(crate) async fn inject(
         Fault::DeafFollower => drops.at(follower).from.extend(rest(follower)),
         Fault::CutOneLink => *drops.at(leader) = Rules::cut_off([address(follower)]),
         Fault::Loss => slots.iter().for_each(|slot| drops.at(*slot).loss = LOSS),
+        Fault::Delay => nodes.delay(random.millis(20..130))?,
+        Fault::FastClock => {
+            nodes.skew(leader, TENTH, 0)?;
+            // Until the other nodes have noticed it, leases may end early by a tenth of that time. That
+            // counts as jumps of the clock; from then on none is allowed for.
+            let begun = Instant::now();
+            while begun.elapsed() < NOTICED {
+                nodes.clock_jumped(STEP / 10);
+                sleep(STEP).await;
+            }
+            sleep(NOTICED).await;
+        }
+        Fault::SlowClock => {
+            nodes.skew(leader, -TENTH, 0)?;
+            sleep(NOTICED).await;
+        }
+        Fault::WallClock => {
+            for hours in [1, -1, 0] {
+                nodes.skew(leader, 0, hours * 3_600_000)?;
+                sleep(random.millis(300..1_000)).await;
+            }
+        }
         Fault::FullDisk => {
             nodes.fill(leader, true)?;
             let begun = Instant::now();
@@ -270,5 +314,11 @@ pub(crate) async fn inject(
 
 /// How long a leader with a full disk may go on: clients have it write all the time.
 const STEPPING_OUT: Duration = Duration::from_secs(5);
+/// How much too fast a clock runs, in millionths.
+const TENTH: i32 = 100_000;
+/// How soon the other nodes have to have noticed a clock like that: with short round trips within half
+/// a second, and the rest is for a busy machine.
+const NOTICED: Duration = Duration::from_millis(2_500);
+const STEP: Duration = Duration::from_millis(50);
 /// Of a hundred packets.
 const LOSS: u8 = 30;

@@ -24,6 +24,8 @@ mod outer;
 #[cfg(target_os = "linux")]
 mod process;
 #[cfg(target_os = "linux")]
+mod proxy;
+#[cfg(target_os = "linux")]
 mod random;
 #[cfg(target_os = "linux")]
 mod record;
@@ -58,9 +60,10 @@ fn main() -> ExitCode {
         .build();
     let done = runtime.map_err(Failure::from).and_then(|runtime| {
         runtime.block_on(async {
-            match &options.inside {
-                None => outer::run(&options).await,
-                Some(inside) => run::run(&options, inside).await,
+            match (&options.inside, &options.proxy) {
+                (_, Some(file)) => proxy::run(options.nodes, file).await,
+                (None, None) => outer::run(&options).await,
+                (Some(inside), None) => run::run(&options, inside).await,
             }
         })
     });

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use highwater_history::Event;
 use highwater_server::cluster::{
     self, ClusterFile, ClusterMode, NodeAddresses, NodeRole, NodeStatus,
 };
@@ -17,8 +18,9 @@ use crate::Failure;
 use crate::network::{Network, address};
 use crate::options::Options;
 use crate::process;
+use crate::proxy::{PEERS, local};
 use crate::random::Random;
-use crate::record::Recorder;
+use crate::record::{Recorder, micros};
 use crate::trace::Trace;
 
 /// All nodes, and what is needed to start one.
@@ -31,6 +33,8 @@ pub(crate) struct Nodes {
     recorder: Arc<Recorder>,
     trace: Arc<Trace>,
     random: Random,
+    has_proxies: bool,
+    proxies: Vec<Child>,
     slots: Vec<Node>,
     readers: Vec<JoinHandle<()>>,
 }
@@ -60,7 +64,7 @@ impl Nodes {
         let addresses: Vec<NodeAddresses> = (0..options.nodes)
             .map(|slot| NodeAddresses {
                 clients: format!("{}:5225", address(slot)),
-                peers: format!("{}:5227", address(slot)),
+                peers: format!("{}:{PEERS}", address(slot)),
             })
             .collect();
         let mode = match options.volatile {
@@ -81,6 +85,9 @@ impl Nodes {
                 let name = path.file_name().ok_or("a file has a name")?;
                 std::fs::copy(path, files.join(name))?;
             }
+            if options.has_proxies() {
+                lead_through_proxies(&files.join("cluster.toml"), options.nodes)?;
+            }
         }
         let slots = (0..options.nodes).map(|_| Node {
             generation: 1,
@@ -95,6 +102,8 @@ impl Nodes {
             recorder,
             trace,
             random,
+            has_proxies: options.has_proxies(),
+            proxies: Vec::new(),
             slots: slots.collect(),
             readers: Vec::new(),
         })
@@ -130,7 +139,8 @@ impl Nodes {
             self.work.join(format!("files-{slot}")),
         );
         let program = self.program.clone();
-        let is_durable = self.is_durable();
+        let (is_durable, has_proxies) = (self.is_durable(), self.has_proxies);
+        let (clocks, peers) = (self.clock(slot), format!("{}:{PEERS}", address(slot)));
         let clock = self.random.number(0..1_000_000).to_string();
         let node = self.node(slot);
         if node.process.is_some() {
@@ -153,7 +163,11 @@ impl Nodes {
             command.args(["--cluster-generation", &node.generation.to_string()]);
             command.arg("--data-dir").arg(data);
         }
+        command.env("HIGHWATER_TEST_CLOCK", clocks);
         command.args(["--log-level", LOG]);
+        if has_proxies {
+            command.args(["--peer-listen", &peers]);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let mut process = command.stderr(Stdio::piped()).spawn()?;
         let said = process.stderr.take().ok_or("a pipe was asked for")?;
@@ -237,6 +251,31 @@ impl Nodes {
         while file.write_all(&chunk).is_ok() {}
         while file.write_all(&[0]).is_ok() {}
         Ok(())
+    }
+
+    /// Has a node's monotonic clock run too fast by so many millionths, and its wall clock show so many
+    /// milliseconds too much.
+    pub(crate) fn skew(&self, slot: u8, rate: i32, wall: i64) -> Result<(), Failure> {
+        Ok(std::fs::write(
+            self.clock(slot),
+            format!("{rate} {wall}\n"),
+        )?)
+    }
+
+    fn clock(&self, slot: u8) -> PathBuf {
+        self.work.join(format!("clock-{slot}"))
+    }
+
+    /// Notes that a lease may end so much earlier than by a good clock.
+    pub(crate) fn clock_jumped(&self, by: Duration) {
+        let micros = micros(by);
+        self.recorder.push(Event::ClockJumped { micros });
+    }
+
+    /// Has the proxies keep everything between nodes for so long.
+    pub(crate) fn delay(&self, by: Duration) -> Result<(), Failure> {
+        let millis = by.as_millis().to_string();
+        Ok(std::fs::write(self.work.join("delay"), millis)?)
     }
 
     /// Notes which processes have ended.
@@ -324,7 +363,9 @@ impl Nodes {
     /// Starts and continues everything, and waits until all nodes follow one leader, which finds that
     /// each of them may go.
     pub(crate) async fn whole(&mut self) -> Result<(), Failure> {
+        self.delay(Duration::ZERO)?;
         for slot in self.all() {
+            self.skew(slot, 0, 0)?;
             self.fill(slot, false)?;
             self.signal(slot, Signal::SIGCONT)?;
         }
@@ -350,8 +391,22 @@ impl Nodes {
         }
     }
 
+    /// Starts the proxies of all nodes, if they have some.
+    fn start_proxies(&mut self) -> Result<(), Failure> {
+        for slot in self.all().filter(|_| self.has_proxies) {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &self.network.node(slot)]);
+            command.arg(std::env::current_exe()?);
+            command.args(["--nodes", &self.slots.len().to_string()]);
+            command.arg("--proxy").arg(self.work.join("delay"));
+            self.proxies.push(command.stdin(Stdio::null()).spawn()?);
+        }
+        Ok(())
+    }
+
     /// Begins the cluster.
     pub(crate) async fn begin(&mut self) -> Result<(), Failure> {
+        self.start_proxies()?;
         for slot in self.all() {
             self.start(slot)?;
         }
@@ -384,8 +439,22 @@ impl Nodes {
     }
 }
 
+/// Puts the addresses of a node's own proxies into its copy of the cluster file.
+fn lead_through_proxies(file: &Path, nodes: u8) -> Result<(), Failure> {
+    let mut text = std::fs::read_to_string(file)?;
+    for slot in 0..nodes {
+        let direct = format!("{}:{PEERS}", address(slot));
+        text = text.replace(&direct, &local(slot).to_string());
+    }
+    Ok(std::fs::write(file, text)?)
+}
+
 impl Drop for Nodes {
     fn drop(&mut self) {
+        for proxy in &mut self.proxies {
+            let _ = proxy.kill();
+            let _ = proxy.wait();
+        }
         for node in &mut self.slots {
             if let Some(process) = &mut node.process {
                 let _ = process.kill();

@@ -33,6 +33,8 @@ pub(crate) struct Options {
     pub(crate) volatile: bool,
     pub(crate) probe: bool,
     pub(crate) list: bool,
+    /// For the proxies of a node, which the inner process starts: where the delay stands.
+    pub(crate) proxy: Option<PathBuf>,
     /// For the inner process, which the outer one starts.
     pub(crate) inside: Option<Inside>,
 }
@@ -67,6 +69,7 @@ impl Options {
             volatile: false,
             probe: false,
             list: false,
+            proxy: None,
             inside: None,
         };
         let mut words = words.iter();
@@ -100,6 +103,7 @@ impl Options {
                 }
                 "--program" => options.program = value.into(),
                 "--keep" => options.keep = value.into(),
+                "--proxy" => options.proxy = Some(value.into()),
                 "--inside" => {
                     let outer = number()?.try_into();
                     let outer = outer.map_err(|_| "--inside needs a process")?;
@@ -116,9 +120,22 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether the cluster has to survive these at the same time. A volatile one forgets with every
+    /// Whether nodes reach each other through proxies, which can keep what passes: where that is asked
+    /// for, and with an odd seed.
+    pub(crate) fn has_proxies(&self) -> bool {
+        match &self.scenario {
+            Scenario::These(faults) => faults.contains(&Fault::Delay),
+            Scenario::Random => self.seed.is_some_and(|seed| seed % 2 == 1),
+            Scenario::Tour => false,
+        }
+    }
+
+    /// Whether these can be done at the same time, and the cluster has to survive it. A volatile one forgets with every
     /// process that ends, so no more than one may.
     pub(crate) fn allows(&self, faults: &[Fault]) -> bool {
+        if faults.contains(&Fault::Delay) && !self.has_proxies() {
+            return false;
+        }
         let ends = faults.iter().filter(|fault| fault.ends_one()).count();
         !self.volatile
             || ends <= 1 && !faults.contains(&Fault::KillAll) && !faults.contains(&Fault::FullDisk)
