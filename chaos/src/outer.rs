@@ -54,6 +54,9 @@ async fn possible() -> Result<(), Failure> {
         let there = process::run(&[&[program], words].concat()).await;
         there.map_err(|error| format!("it needs iproute2 and nftables: {error}"))?;
     }
+    let clock = ["unshare", "--time", "--monotonic", "1", "true"];
+    let there = process::run(&clock).await;
+    there.map_err(|error| format!("it needs time namespaces: {error}"))?;
     Ok(())
 }
 
