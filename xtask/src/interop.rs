@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use self::cluster::Cluster;
+use self::cluster::{Cluster, Mode};
 use cargo_metadata::{CargoOpt, Metadata, MetadataCommand};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -34,7 +34,7 @@ pub(crate) fn run() -> Result<()> {
     let plain = RunningServer::start(&server, FIXED_ADDRESS, None)?;
     let mut results = Vec::new();
     for test in ["nc_example_simple_test", "nc_bank_test", "nc_bench_test"] {
-        results.push((test, run_test(&package, test, &[])));
+        results.push((test.to_owned(), run_test(&package, test, &[])));
     }
     drop(plain);
 
@@ -47,9 +47,9 @@ pub(crate) fn run() -> Result<()> {
         ("TICKETING_BENCH_NAMESPACE", "interop"),
     ];
     let with_secret = run_test(&package, "nc_bench_test", &settings);
-    results.push(("nc_bench_test with a secret", with_secret));
+    results.push(("nc_bench_test with a secret".to_owned(), with_secret));
     drop(guarded);
-    results.extend(on_cluster(&metadata, &package, &server)?);
+    results.extend(on_clusters(&metadata, &package, &server)?);
 
     let mut failed = 0;
     for (name, result) in &results {
@@ -67,45 +67,64 @@ pub(crate) fn run() -> Result<()> {
     }
 }
 
-/// The tests for a cluster, two of them while its nodes are replaced.
-fn on_cluster(
+/// The tests for a cluster: in calm, and while its nodes are replaced.
+fn on_clusters(
     metadata: &Metadata,
     package: &Path,
     server: &Path,
-) -> Result<Vec<(&'static str, Result<u32>)>> {
+) -> Result<Vec<(String, Result<u32>)>> {
     let folder = metadata.target_directory.join("interop/cluster");
-    let mut cluster = Cluster::begin(server, folder.as_std_path())?;
-    let (identity, token) = (cluster.identity.clone(), cluster.token.clone());
-    let mut settings = vec![
-        ("TICKETING_CLIENT_TOKEN", token.as_str()),
-        ("TICKETING_IDENTITY_FINGERPRINT", identity.as_str()),
-    ];
-    let calm = run_test(package, "nc_cluster_test", &settings);
-    let mut results = vec![("nc_cluster_test", calm)];
-    settings.extend(BOUNDS);
-    for test in ["nc_cluster_chaos_test", "nc_cluster_soak_test"] {
-        let stop = AtomicBool::new(false);
-        let (ended, replaced) = std::thread::scope(|scope| {
-            let replacing = scope.spawn(|| {
-                let replaced = cluster.replace_until(&stop);
-                replaced.map_err(|error| error.to_string())
-            });
-            let ended = run_test(package, test, &settings);
-            stop.store(true, Ordering::Relaxed);
-            (ended, replacing.join())
-        });
-        let replaced = replaced.unwrap_or_else(|_| Err("the replacing thread panicked".into()));
-        let judged = match replaced {
-            Ok(0) => Err("no node was replaced".into()),
-            Ok(count) => {
-                println!("interop: {test}: {count} nodes were replaced");
-                ended
-            }
-            Err(error) => Err(error.into()),
-        };
-        results.push((test, judged));
+    let mut results = Vec::new();
+    for (mode, under_replacement) in [
+        (
+            Mode::Durable,
+            &["nc_cluster_chaos_test", "nc_cluster_soak_test"][..],
+        ),
+        (Mode::Volatile, &["nc_cluster_chaos_test"]),
+    ] {
+        let mut cluster = Cluster::begin(server, folder.as_std_path(), mode)?;
+        let (identity, token) = (cluster.identity.clone(), cluster.token.clone());
+        let mut settings = vec![
+            ("TICKETING_CLIENT_TOKEN", token.as_str()),
+            ("TICKETING_IDENTITY_FINGERPRINT", identity.as_str()),
+        ];
+        settings.extend(BOUNDS);
+        let mut note = |test: &str, result| results.push((format!("{test} ({mode:?})"), result));
+        note(
+            "nc_cluster_test",
+            run_test(package, "nc_cluster_test", &settings),
+        );
+        for test in under_replacement {
+            let result =
+                while_nodes_are_replaced(&mut cluster, || run_test(package, test, &settings));
+            note(test, result);
+        }
     }
     Ok(results)
+}
+
+/// Runs a test while one node after the other is replaced.
+fn while_nodes_are_replaced(
+    cluster: &mut Cluster,
+    test: impl FnOnce() -> Result<u32>,
+) -> Result<u32> {
+    let stop = AtomicBool::new(false);
+    let (ended, replaced) = std::thread::scope(|scope| {
+        let replacing = scope.spawn(|| {
+            let replaced = cluster.replace_until(&stop);
+            replaced.map_err(|error| error.to_string())
+        });
+        let ended = test();
+        stop.store(true, Ordering::Relaxed);
+        (ended, replacing.join())
+    });
+    match replaced.unwrap_or_else(|_| Err("the replacing thread panicked".into()))? {
+        0 => Err("no node was replaced".into()),
+        count => {
+            println!("interop: {count} nodes were replaced meanwhile");
+            ended
+        }
+    }
 }
 
 /// What Cargo knows, for this platform only: other platforms' packages need not be there.
