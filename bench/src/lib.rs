@@ -1,8 +1,11 @@
 //! What `highwater bench` measures: cycles of acquire and acknowledged release, per second and in
-//! latency, against the lock server and against two yardsticks on the same workload.
+//! latency, against the lock server, against a cluster and against yardsticks on the same workload.
 //!
 //! - [`echo`]: a server on the same runtime that answers each frame at once with a reply of the same
 //!   size and keeps nothing. No lock server can be faster over the same client and system.
+//! - Any other lock service behind [`Locks`]; etcd is one in a crate of its own, `bench/etcd`, because its
+//!   client needs a compiler of its own and many libraries.
+//! - [`Nodes`]: a cluster of three nodes on this machine.
 //! - Redis (feature `redis`): `SET NX PX` with a token of `INCR`, and a release that a script checks.
 //!
 //! The targets take turns within each round, so what else the machine does hits all of them; a figure
@@ -11,6 +14,8 @@
 pub mod echo;
 mod load;
 mod measure;
+mod nodes;
+pub mod process;
 #[cfg(feature = "redis")]
 mod redis;
 mod report;
@@ -18,8 +23,9 @@ mod target;
 
 pub use load::{Broken, Pattern};
 pub use measure::{Settings, measure};
+pub use nodes::{Kept, Nodes, Status};
 pub use report::{Figures, Latency, Report, Row};
-pub use target::{Kind, Target};
+pub use target::{Answer, Kind, Locks, OtherHeld, Target};
 
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]

@@ -1,10 +1,11 @@
 //! What is measured, behind one face.
 
 use std::fmt;
+use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
-use highwater_client::{AcquireOptions, Client, Key, Release, Secret, Ticket};
+use highwater_client::{AcquireOptions, Builder, Client, Key, Release, Secret, Ticket};
 
 use crate::BenchError;
 use crate::load::Broken;
@@ -17,6 +18,10 @@ pub enum Kind {
     Echo,
     /// The lock server.
     Highwater,
+    /// Three nodes that keep their log on disk.
+    Cluster,
+    /// etcd, by its own lock service.
+    Etcd,
     /// Redis, asked for the lock and then for a token.
     Redis,
     /// Redis, asked for both in one message.
@@ -29,6 +34,8 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Echo => "echo",
             Self::Highwater => "highwater",
+            Self::Cluster => "cluster",
+            Self::Etcd => "etcd",
             Self::Redis => "redis",
             Self::RedisOneMessage => "redis-one-message",
         })
@@ -47,6 +54,27 @@ enum Connected {
     Highwater(Client, AcquireOptions),
     #[cfg(feature = "redis")]
     Redis(crate::redis::Locks),
+    Other(Box<dyn Locks>),
+}
+
+/// Another lock service.
+pub trait Locks: Send + Sync {
+    /// Waits for its turn and takes the lock of a key; leaves it to its lease if that fails.
+    fn acquire<'a>(&'a self, key: &'a str) -> Answer<'a, OtherHeld>;
+    /// Gives it back, and waits until that is certain.
+    fn release(&self, held: OtherHeld) -> Answer<'_, ()>;
+}
+
+/// What comes of it, or what went wrong.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
+
+/// A lock of another service.
+#[derive(Clone, Debug)]
+pub struct OtherHeld {
+    /// What rises from holder to holder.
+    pub token: u64,
+    /// How the service knows it.
+    pub name: Vec<u8>,
 }
 
 /// A lock that is held.
@@ -54,6 +82,7 @@ pub(crate) enum Held {
     Highwater(Ticket),
     #[cfg(feature = "redis")]
     Redis(crate::redis::Held),
+    Other(OtherHeld),
 }
 
 impl Held {
@@ -62,6 +91,7 @@ impl Held {
             Self::Highwater(ticket) => ticket.token().get(),
             #[cfg(feature = "redis")]
             Self::Redis(held) => held.token,
+            Self::Other(held) => held.token,
         }
     }
 }
@@ -80,6 +110,14 @@ impl Target {
         if let Some(secret) = secret {
             builder = builder.token(secret);
         }
+        Self::connect(kind, builder).await
+    }
+
+    /// What this client is to be connected to.
+    ///
+    /// # Errors
+    /// [`BenchError::Connect`].
+    pub async fn connect(kind: Kind, builder: Builder) -> Result<Self, BenchError> {
         let client = builder.connect().await;
         let client = client.map_err(|source| BenchError::Connect {
             target: kind,
@@ -124,6 +162,15 @@ impl Target {
         }
     }
 
+    /// Another lock service.
+    pub fn other(kind: Kind, locks: Box<dyn Locks>) -> Self {
+        Self {
+            kind,
+            client: Connected::Other(locks),
+            held: 0,
+        }
+    }
+
     /// Has the lock server hold so many other keys while it is measured. Any other target is left as it is.
     #[must_use]
     pub fn holding(mut self, keys: u64) -> Self {
@@ -145,6 +192,7 @@ impl Target {
             Connected::Highwater(client, _) => client,
             #[cfg(feature = "redis")]
             Connected::Redis(_) => return Ok(()),
+            Connected::Other(_) => return Ok(()),
         };
         let take = async |number: u64| {
             let key = Key::new(format!("bench/held/{number}")).expect("a legal and short key");
@@ -183,6 +231,10 @@ impl Target {
                 let held = locks.acquire(key).await;
                 held.map(Held::Redis).map_err(failed)
             }
+            Connected::Other(locks) => {
+                let held = locks.acquire(key.as_str()).await;
+                held.map(Held::Other).map_err(Broken::Failed)
+            }
         }
     }
 
@@ -202,7 +254,11 @@ impl Target {
                     )),
                     Err(error) => Err(failed(error)),
                 },
-                Connected::Highwater(..) => Err(Broken::Failed("a lock of another target".into())),
+                _ => Err(Broken::Failed("a lock of another target".into())),
+            },
+            Held::Other(held) => match &self.client {
+                Connected::Other(locks) => locks.release(held).await.map_err(Broken::Failed),
+                _ => Err(Broken::Failed("a lock of another target".into())),
             },
         }
     }
@@ -213,6 +269,7 @@ impl Target {
             Connected::Highwater(client, _) => client.close().await,
             #[cfg(feature = "redis")]
             Connected::Redis(_) => {}
+            Connected::Other(_) => {}
         }
     }
 }

@@ -3,16 +3,17 @@
 //! The load is the internal crate `highwater-bench`'s. Here its targets are started, each as a process
 //! of its own, and its figures written.
 
-use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use highwater_bench::{BenchError, Kind, Pattern, Report, Settings, Target, echo, measure};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
-use tokio::process::{Child, Command};
+use highwater_bench::process::{self, ProcessError};
+use highwater_bench::{
+    BenchError, Kept, Kind, Nodes, Pattern, Report, Settings, Target, echo, measure,
+};
+use highwater_client::{Client, Domain};
+use tokio::io::AsyncReadExt as _;
 
 use crate::access::{ClientToken, TokenError};
 
@@ -27,6 +28,7 @@ use crate::access::{ClientToken, TokenError};
 /// port of the loopback interface, and ended with it: `echo` answers every request at once and keeps
 /// nothing, so it shows what the client and the system cost by themselves. While it locks, every grant
 /// is checked: nobody else may hold the key, and its token has to be higher than the one before.
+/// `cluster` is three nodes on this machine, which share its processors and its disk.
 /// `redis` takes the key with SET NX PX and then a token with INCR; `redis-one-message` sends both at
 /// once. Either way a script checks the owner and deletes the key.
 ///
@@ -34,6 +36,7 @@ use crate::access::{ClientToken, TokenError};
 ///   highwater bench
 ///   highwater bench --target echo,highwater,redis --json figures.json
 ///   highwater bench --tasks 1 --keys 1 --pattern uncontended
+///   highwater bench --target highwater,cluster
 ///   highwater bench --target highwater --held 1000,1000000 --pattern uncontended,scattered
 ///   HIGHWATER_CLIENT_TOKEN=… highwater bench --target highwater --server locks.internal:5225
 #[derive(Args)]
@@ -47,9 +50,13 @@ pub(crate) struct Options {
         default_value = "echo,highwater"
     )]
     target: Vec<TargetName>,
-    /// Measure the server at this address instead of one of its own.
-    #[arg(long, value_name = "HOST:PORT")]
-    server: Option<String>,
+    /// Measure the server at this address instead of one of its own; with --identity the cluster at
+    /// these addresses, in the order of the slots, with commas between them.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    server: Vec<String>,
+    /// The identity of the cluster that is named with --server: 64 hexadecimal digits.
+    #[arg(long, value_name = "HEX", requires = "server")]
+    identity: Option<Domain>,
     #[command(flatten)]
     token: ClientToken,
     /// The options of the server that is started: durable in a temporary directory, or in memory.
@@ -102,6 +109,7 @@ pub(crate) struct Options {
 enum TargetName {
     Echo,
     Highwater,
+    Cluster,
     Redis,
     RedisOneMessage,
 }
@@ -143,24 +151,43 @@ pub(crate) fn run(options: Options) -> Result<(), Error> {
 }
 
 async fn report(options: &Options) -> Result<Report, Error> {
+    let program = std::env::current_exe().map_err(Error::Program)?;
     // Ended when they are dropped.
-    let mut processes = Vec::new();
+    let (mut processes, mut clusters) = (Vec::new(), Vec::new());
     let mut targets = Vec::new();
     for name in &options.target {
         targets.push(match name {
             TargetName::Echo => {
-                let (child, address) = announced(["bench-echo"]).await?;
+                let (child, address) = process::echo(&program).await?;
                 processes.push(child);
                 Target::highwater(Kind::Echo, &address, None).await?
             }
-            TargetName::Highwater => match &options.server {
-                Some(address) => {
+            TargetName::Cluster => {
+                let nodes = Nodes::start(&program, Kept::Durable).await?;
+                let target = Target::connect(Kind::Cluster, nodes.client()).await?;
+                clusters.push(nodes);
+                target
+            }
+            TargetName::Highwater => match (&*options.server, options.identity) {
+                (servers @ [_, ..], Some(identity)) => {
+                    let mut builder = Client::cluster(servers, identity);
+                    if let Some(secret) = options.token.secret()? {
+                        builder = builder.token(secret);
+                    }
+                    Target::connect(Kind::Highwater, builder).await?
+                }
+                ([address], None) => {
                     let secret = options.token.secret()?;
                     Target::highwater(Kind::Highwater, address, secret).await?
                 }
-                None => {
+                ([_, ..], None) => return Err(Error::NoIdentity),
+                ([], _) => {
+                    let storage = match options.storage {
+                        Storage::Memory => process::Storage::Memory,
+                        Storage::Disk => process::Storage::Disk,
+                    };
                     for &held in &options.held {
-                        let (child, address) = server(options.storage).await?;
+                        let (child, address) = process::server(&program, storage).await?;
                         processes.push(child);
                         let target = Target::highwater(Kind::Highwater, &address, None).await?;
                         targets.push(target.holding(held));
@@ -176,7 +203,7 @@ async fn report(options: &Options) -> Result<Report, Error> {
                 match &options.redis_url {
                     Some(url) => Target::redis(kind, url).await?,
                     None => {
-                        let (child, url) = redis().await?;
+                        let (child, url) = process::redis().await?;
                         processes.push(child);
                         Target::redis(kind, &url).await?
                     }
@@ -201,127 +228,6 @@ async fn report(options: &Options) -> Result<Report, Error> {
     Ok(measure(targets, &settings).await?)
 }
 
-/// Starts a lock server of this program.
-async fn server(storage: Storage) -> Result<(Process, String), Error> {
-    let mut words: Vec<OsString> = ["serve", "--listen", "127.0.0.1:0", "--no-auth"]
-        .map(OsString::from)
-        .into();
-    let mut directory = None;
-    match storage {
-        Storage::Memory => words.push("--in-memory".into()),
-        Storage::Disk => {
-            let made = Directory::new()?;
-            words.push("--data-dir".into());
-            words.push(made.0.clone().into());
-            directory = Some(made);
-        }
-    }
-    let (mut process, address) = announced(words).await?;
-    process.directory = directory;
-    Ok((process, address))
-}
-
-/// Starts this program so that it tells its address on its first line.
-async fn announced<W: Into<OsString>>(
-    words: impl IntoIterator<Item = W>,
-) -> Result<(Process, String), Error> {
-    let program = std::env::current_exe().map_err(Error::Process)?;
-    let mut command = Command::new(program);
-    // What the environment says is for other servers.
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("HIGHWATER_") {
-            command.env_remove(name);
-        }
-    }
-    let mut child = command
-        .args(words.into_iter().map(Into::into))
-        // Its log would tear the bar of progress apart.
-        .env("RUST_LOG", "error")
-        // Ends the echo with this process, however that ends.
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(Error::Process)?;
-    let stdout = child.stdout.take().ok_or(Error::Silent)?;
-    let mut lines = BufReader::new(stdout).lines();
-    let line = lines.next_line().await.map_err(Error::Process)?;
-    let line = line.ok_or(Error::Silent)?;
-    let address = line
-        .strip_prefix("highwater listens on ")
-        .and_then(|rest| rest.split_whitespace().next())
-        .ok_or(Error::Silent)?;
-    Ok((Process::new(child), address.to_owned()))
-}
-
-/// Starts a Redis that keeps nothing on disk.
-async fn redis() -> Result<(Process, String), Error> {
-    for _ in 0..REDIS_TRIES {
-        // Redis does not choose a port by itself; another program may take this one first.
-        let free = std::net::TcpListener::bind("127.0.0.1:0").map_err(Error::Process)?;
-        let port = free.local_addr().map_err(Error::Process)?.port();
-        drop(free);
-        let mut child = Command::new("redis-server")
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
-            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(Error::NoRedis)?;
-        let stdout = child.stdout.take().ok_or(Error::Silent)?;
-        let mut lines = BufReader::new(stdout).lines();
-        while let Some(line) = lines.next_line().await.map_err(Error::Process)? {
-            if line.contains("eady to accept connections") {
-                tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-                return Ok((Process::new(child), format!("redis://127.0.0.1:{port}/")));
-            }
-        }
-    }
-    Err(Error::Silent)
-}
-
-/// A process that ends when this is dropped.
-struct Process {
-    _child: Child,
-    directory: Option<Directory>,
-}
-
-impl Process {
-    fn new(child: Child) -> Self {
-        Self {
-            _child: child,
-            directory: None,
-        }
-    }
-}
-
-/// A directory for the data of a server, removed in the end.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Result<Self, Error> {
-        let mut number = 0;
-        loop {
-            let name = format!("highwater-bench-{}-{number}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            match std::fs::create_dir(&path) {
-                Ok(()) => return Ok(Self(path)),
-                // That of another server.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
-                Err(error) => return Err(Error::Process(error)),
-            }
-        }
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // What is left in a temporary directory does no harm.
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
-
 /// The echo server, as a process that `run` starts.
 pub(crate) fn run_echo() -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -330,15 +236,15 @@ pub(crate) fn run_echo() -> Result<(), Error> {
         .map_err(Error::Runtime)?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
-        let listener = listener.map_err(Error::Process)?;
-        let address = listener.local_addr().map_err(Error::Process)?;
+        let listener = listener.map_err(Error::Echo)?;
+        let address = listener.local_addr().map_err(Error::Echo)?;
         let mut stdout = io::stdout().lock();
         writeln!(stdout, "highwater listens on {address}").map_err(Error::Output)?;
         stdout.flush().map_err(Error::Output)?;
         drop(stdout);
         let (mut stdin, mut byte) = (tokio::io::stdin(), [0]);
         tokio::select! {
-            served = echo::serve(listener) => served.map_err(Error::Process),
+            served = echo::serve(listener) => served.map_err(Error::Echo),
             _ = stdin.read(&mut byte) => Ok(()),
         }
     })
@@ -353,12 +259,14 @@ pub(crate) enum Error {
     Token(#[from] TokenError),
     #[error("the system refuses what the measurement needs")]
     Runtime(#[source] io::Error),
-    #[error("a target cannot be started")]
-    Process(#[source] io::Error),
-    #[error("redis-server cannot be started (install it, or name one that runs with --redis-url)")]
-    NoRedis(#[source] io::Error),
-    #[error("a target ended before it told its address; see what it wrote")]
-    Silent,
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error("this program cannot be found")]
+    Program(#[source] io::Error),
+    #[error("the echo server has failed")]
+    Echo(#[source] io::Error),
+    #[error("several servers are a cluster: its --identity is missing")]
+    NoIdentity,
     #[error("standard output takes nothing")]
     Output(#[source] io::Error),
     #[error("the figures cannot be written as JSON")]
@@ -366,5 +274,3 @@ pub(crate) enum Error {
     #[error("{} cannot be written", path.display())]
     File { path: PathBuf, source: io::Error },
 }
-
-const REDIS_TRIES: u32 = 5;

@@ -290,6 +290,7 @@ impl Error {
                 | AcquireError::LeaseTooShortToExtend { .. } => USAGE,
                 _ => UNAVAILABLE,
             },
+            Self::Service(error) if error.is_usage() => USAGE,
             Self::Service(_) | Self::Runtime(_) => UNAVAILABLE,
             Self::Start { source, .. } if source.kind() == io::ErrorKind::NotFound => NOT_FOUND,
             Self::Start { .. } => NOT_EXECUTABLE,

@@ -402,6 +402,37 @@ async fn a_leader_whose_clock_runs_too_fast_gives_the_lead_away() {
     );
 }
 
+/// The command is run under a lock of the cluster, with its identity as the domain, whoever leads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_runs_under_a_lock_of_the_cluster() {
+    let mut nodes = Nodes::begun().await;
+    let addresses: Vec<_> = (nodes.clients.iter())
+        .map(|relay| relay.address.to_string())
+        .collect();
+    let identity = nodes.file.identity().to_string();
+    let token = nodes.folder.path().join("files/client.token");
+    let mut tokens = Vec::new();
+    for turn in 0..2 {
+        if turn > 0 {
+            let leader = nodes.leader().await;
+            nodes.kill(leader);
+        }
+        let script = "echo $HIGHWATER_FENCING_TOKEN $HIGHWATER_FENCING_DOMAIN";
+        let mut command = highwater(&["lock", "jobs/nightly", "--wait", "20s"]);
+        command.args(["--server", &addresses.join(","), "--identity", &identity]);
+        command.arg("--client-token-file").arg(&token);
+        command.args(["--", "sh", "-c", script]);
+        let output = tokio::task::spawn_blocking(move || command.output());
+        let output = output.await.expect("no panic").expect("runs");
+        assert!(output.status.success(), "{output:?}");
+        let said = String::from_utf8(output.stdout).expect("text");
+        let (token, domain) = said.trim().split_once(' ').expect("two words");
+        assert_eq!(domain, identity);
+        tokens.push(token.parse::<u64>().expect("a number"));
+    }
+    assert!(tokens[0] < tokens[1], "{tokens:?}");
+}
+
 /// A node whose data directory is lost is refused, and a new one takes its slot over.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_lost_its_disk_is_replaced() {

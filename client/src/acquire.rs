@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use highwater_lock::KeySet;
 use highwater_protocol::{ErrorCode, Extensions, Reply};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::call::{Ask, Ended, Waiting};
 use crate::client::Client;
 use crate::extend::{self, Extension};
-use crate::keeper::Backoff;
-use crate::limits::{FIRST_RETRY_PAUSE, GRACE, LATE, LONGEST_RETRY_PAUSE, ONE_TRY_BUDGET};
+use crate::limits::{GRACE, LATE, ONE_TRY_BUDGET};
 use crate::options::{AcquireOptions, Terms};
 use crate::pool::{NoSession, Session};
+use crate::retry::Retry;
 use crate::shared::{Phase, Shared};
 use crate::system;
 use crate::ticket::{Held, Ticket};
@@ -99,7 +99,7 @@ enum Attempt {
 
 impl Wanted<'_> {
     async fn get(&self) -> Result<Held, AcquireError> {
-        let mut pauses = Backoff::new(FIRST_RETRY_PAUSE, LONGEST_RETRY_PAUSE);
+        let mut retry = Retry::new();
         // What to say when the time is over.
         let mut reason = AcquireError::NotConnected;
         loop {
@@ -121,28 +121,25 @@ impl Wanted<'_> {
             if !session.has(self.needs()) {
                 return Err(AcquireError::Unsupported);
             }
-            let pause = match self.attempt(&session).await {
+            let is_ready = match self.attempt(&session).await {
                 Attempt::Granted(held) => return Ok(held),
                 Attempt::Failed(error) => return Err(error),
-                Attempt::Again => None,
+                Attempt::Again => true,
                 Attempt::OutOfTime if reason == AcquireError::NotConnected => {
                     return Err(AcquireError::NotSent);
                 }
                 Attempt::OutOfTime => return Err(reason),
                 Attempt::NotReady(code) => {
                     reason = AcquireError::Rejected(code);
-                    Some(pauses.next())
+                    false
                 }
             };
             let left = self.until.saturating_duration_since(system::now());
             if left.is_zero() {
                 return Err(reason);
             }
-            if let Some(pause) = pause {
-                tokio::select! {
-                    () = sleep(pause.min(left)) => {}
-                    () = self.shared.pool.leader_changed() => {}
-                }
+            if !is_ready {
+                retry.pause(&self.shared.pool, &session, left).await;
             }
         }
     }

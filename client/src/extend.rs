@@ -8,15 +8,13 @@ use std::time::Duration;
 
 use highwater_lock::{Domain, FencingToken, KeySet};
 use highwater_protocol::{ErrorCode, Extensions, LeaseMillis, Reply};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::call::{Ask, Control, Ended, Waiting};
-use crate::keeper::Backoff;
 use crate::life::Life;
-use crate::limits::{
-    EXTEND_ATTEMPT, EXTEND_BUDGET, FIRST_RETRY_PAUSE, LONGEST_RETRY_PAUSE, SHORTEST_EXTEND_ATTEMPT,
-};
+use crate::limits::{EXTEND_ATTEMPT, EXTEND_BUDGET, SHORTEST_EXTEND_ATTEMPT};
 use crate::pool::{NoSession, Session};
+use crate::retry::Retry;
 use crate::shared::{Phase, Shared};
 use crate::system::{self, Moment};
 use crate::{ExtendError, Lost, trace};
@@ -110,7 +108,7 @@ async fn repeat(
     lease: LeaseMillis,
     until: Instant,
 ) -> Result<(), ExtendError> {
-    let mut pauses = Backoff::new(FIRST_RETRY_PAUSE, LONGEST_RETRY_PAUSE);
+    let mut retry = Retry::new();
     // Short enough for a second attempt over the other connection.
     let attempt = lease.duration() / 6;
     let attempt = attempt.clamp(SHORTEST_EXTEND_ATTEMPT, EXTEND_ATTEMPT);
@@ -143,7 +141,7 @@ async fn repeat(
         if left.is_zero() {
             return Err(unknown(life));
         }
-        sleep(pauses.next().min(left)).await;
+        retry.pause(&shared.pool, &session, left).await;
     }
 }
 

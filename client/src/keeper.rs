@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE};
-use crate::pool::Link;
+use crate::pool::{Link, Naming};
 use crate::session::{End, Session};
 use crate::setup::{self, Probe, SetupError};
 use crate::shared::{Phase, Shared};
@@ -17,6 +17,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut closed_on_probe = 0_u32;
     loop {
+        let naming = shared.pool.naming();
         let probe = if closed_on_probe < PROBES {
             Probe::Ask
         } else {
@@ -47,9 +48,20 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
             }
         }
         tokio::select! {
-            () = sleep(backoff.next()) => {}
+            () = pause(backoff.next(), naming, index) => {}
             () = shared.reached(Phase::Closed) => return,
         }
+    }
+}
+
+/// Waits before the next attempt. A node that the others say leads is not left alone for longer than
+/// after a first failure: everybody waits for it.
+async fn pause(pause: Duration, mut naming: Naming, index: usize) {
+    let least = pause.min(FIRST_PAUSE);
+    sleep(least).await;
+    tokio::select! {
+        () = sleep(pause - least) => {}
+        () = naming.names(index) => {}
     }
 }
 
@@ -109,7 +121,42 @@ const PROBES: u32 = 2;
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::pool::Pool;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_is_said_to_lead_is_tried_soon_and_others_are_not() {
+        let pool = Pool::new(3);
+        let paused = async |index, said: &[usize]| {
+            let naming = pool.naming();
+            for leader in said {
+                pool.led_by(0, Some(*leader));
+            }
+            let from = Instant::now();
+            pause(LONGEST_PAUSE, naming, index).await;
+            from.elapsed()
+        };
+        assert_eq!(paused(2, &[]).await, LONGEST_PAUSE);
+        assert_eq!(paused(2, &[2]).await, FIRST_PAUSE);
+        // That is known already, and was no help.
+        assert_eq!(paused(2, &[2]).await, LONGEST_PAUSE);
+        assert_eq!(paused(2, &[1]).await, LONGEST_PAUSE);
+        assert_eq!(paused(2, &[0, 2]).await, FIRST_PAUSE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_is_said_during_the_pause_ends_it() {
+        let pool = Pool::new(2);
+        let from = Instant::now();
+        let said = async {
+            sleep(Duration::from_secs(1)).await;
+            pool.led_by(0, Some(1));
+        };
+        tokio::join!(pause(LONGEST_PAUSE, pool.naming(), 1), said);
+        assert_eq!(from.elapsed(), Duration::from_secs(1));
+    }
 
     #[test]
     fn pauses_double_up_to_the_longest_and_keep_at_least_half() {

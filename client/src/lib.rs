@@ -61,6 +61,7 @@ mod options;
 mod pool;
 mod query;
 mod release;
+mod retry;
 mod session;
 mod setup;
 mod shared;

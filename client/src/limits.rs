@@ -61,6 +61,8 @@ pub(crate) const RELEASE_ATTEMPT: Duration = Duration::from_secs(2);
 pub(crate) const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// The longest such pause.
 pub(crate) const LONGEST_RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// How many such pauses of one call end early, because the leader of a cluster can be asked.
+pub(crate) const MOST_HOPS: u32 = 8;
 
 /// How long a closing client waits for calls that are under way.
 pub(crate) const CLOSE_CALLS: Duration = Duration::from_millis(1_500);

@@ -64,6 +64,25 @@ pub(crate) struct Pool {
     leader: watch::Sender<Option<usize>>,
 }
 
+/// See [`Pool::naming`].
+#[derive(Debug)]
+pub(crate) struct Naming(watch::Receiver<Option<usize>>);
+
+impl Naming {
+    /// Completes when somebody has newly said that the node behind this connection leads.
+    pub(crate) async fn names(&mut self, index: usize) {
+        loop {
+            if self.0.changed().await.is_err() {
+                // Nobody is left to say anything.
+                return std::future::pending().await;
+            }
+            if *self.0.borrow_and_update() == Some(index) {
+                return;
+            }
+        }
+    }
+}
+
 /// Why there is no connection to make a call on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSession {
@@ -101,11 +120,37 @@ impl Pool {
         });
     }
 
-    /// Completes when something new is said of who leads.
-    pub(crate) async fn leader_changed(&self) {
-        let mut leader = self.leader.subscribe();
-        let changed = leader.changed().await;
-        changed.expect("the pool holds the sender");
+    /// The connection to the leader, if both are there.
+    fn to_leader(&self) -> Option<Arc<Session>> {
+        let index = (*self.leader.borrow())?;
+        let links = self.links.borrow();
+        links.get(index)?.session().cloned()
+    }
+
+    /// Completes when there is a connection to the leader: another one than that on which somebody has
+    /// just asked, or, once something new is said of who leads, any.
+    pub(crate) async fn leader_ready(&self, asked: &Session) {
+        let (mut leader, mut links) = (self.leader.subscribe(), self.links.subscribe());
+        let mut is_news = false;
+        loop {
+            let session = self.to_leader();
+            if session.is_some_and(|session| is_news || !std::ptr::eq(&*session, asked)) {
+                return;
+            }
+            let changed = tokio::select! {
+                changed = leader.changed() => {
+                    is_news = true;
+                    changed
+                }
+                changed = links.changed() => changed,
+            };
+            changed.expect("the pool holds the sender");
+        }
+    }
+
+    /// For whoever opens a connection: tells from now on when its node is said to lead.
+    pub(crate) fn naming(&self) -> Naming {
+        Naming(self.leader.subscribe())
     }
 
     pub(crate) fn set(&self, index: usize, link: Link) {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use highwater_lock::Key;
 use highwater_protocol::{ErrorCode, Extensions, KeyStatus, Reply};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::QueryError;
 use crate::call::{Ask, Control, Ended, Waiting};
-use crate::keeper::Backoff;
-use crate::limits::{FIRST_RETRY_PAUSE, LONGEST_RETRY_PAUSE, QUERY_ATTEMPT, QUERY_BUDGET};
+use crate::limits::{QUERY_ATTEMPT, QUERY_BUDGET};
 use crate::pool::{NoSession, Session};
+use crate::retry::Retry;
 use crate::shared::{Phase, Shared};
 use crate::system;
 
@@ -29,7 +29,7 @@ pub(crate) async fn query(
 
 async fn repeat(shared: &Arc<Shared>, key: &Key, from_slot: u32) -> Result<KeyStatus, QueryError> {
     let until = system::now() + QUERY_BUDGET;
-    let mut pauses = Backoff::new(FIRST_RETRY_PAUSE, LONGEST_RETRY_PAUSE);
+    let mut retry = Retry::new();
     loop {
         let session = match shared.pool.any(until).await {
             Ok(session) => session,
@@ -54,7 +54,7 @@ async fn repeat(shared: &Arc<Shared>, key: &Key, from_slot: u32) -> Result<KeySt
         if left.is_zero() {
             return Err(QueryError::NoAnswer);
         }
-        sleep(pauses.next().min(left)).await;
+        retry.pause(&shared.pool, &session, left).await;
     }
 }
 

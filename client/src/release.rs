@@ -10,15 +10,12 @@ use highwater_lock::{Domain, FencingToken, KeySet};
 use highwater_protocol::{ErrorCode, Extensions, Reply, SpanMillis};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::call::{Ask, Control, Ended, Waiting};
-use crate::keeper::Backoff;
-use crate::limits::{
-    CLOSE_CALLS, CLOSE_RELEASES, FIRST_RETRY_PAUSE, LONGEST_RETRY_PAUSE, RELEASE_ATTEMPT,
-    RUNNING_RELEASES,
-};
+use crate::limits::{CLOSE_CALLS, CLOSE_RELEASES, RELEASE_ATTEMPT, RUNNING_RELEASES};
 use crate::pool::{NoSession, Session};
+use crate::retry::Retry;
 use crate::shared::{Phase, Shared};
 use crate::{Release, ReleaseError, system, trace};
 
@@ -62,7 +59,7 @@ async fn repeat(
     order: &Order,
     unanswered: &mut u32,
 ) -> Result<Release, ReleaseError> {
-    let mut pauses = Backoff::new(FIRST_RETRY_PAUSE, LONGEST_RETRY_PAUSE);
+    let mut retry = Retry::new();
     loop {
         let session = match shared.pool.of(order.domain, order.until).await {
             Ok(session) => session,
@@ -87,7 +84,7 @@ async fn repeat(
         if left.is_zero() {
             return Err(ReleaseError::Unknown);
         }
-        sleep(pauses.next().min(left)).await;
+        retry.pause(&shared.pool, &session, left).await;
     }
 }
 
