@@ -14,6 +14,8 @@ use crate::process::{Directory, Process, ProcessError, TRIES, announced, free_po
 pub enum Kept {
     /// On disk, synced before anything is answered.
     Durable,
+    /// In memory alone: a process that starts again is a new node.
+    Volatile,
 }
 
 /// Three nodes that have begun. They end, and their files go, when this is dropped.
@@ -51,6 +53,9 @@ impl Nodes {
         let files = folder.path().join("files");
         let mut command = highwater(program, ["cluster", "new"]);
         command.arg(&files);
+        if kept == Kept::Volatile {
+            command.arg("--volatile");
+        }
         let mut clients = Vec::new();
         for _ in 0..NODES {
             let address = format!("127.0.0.1:{}", free_port()?);
@@ -112,6 +117,7 @@ impl Nodes {
                 words.push("--data-dir".into());
                 words.push(self.folder.path().join(format!("data-{slot}")).into());
             }
+            Kept::Volatile => {}
         }
         let (process, _) = announced(&self.program, words).await?;
         self.nodes[slot] = Some(process);

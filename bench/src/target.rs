@@ -20,6 +20,9 @@ pub enum Kind {
     Highwater,
     /// Three nodes that keep their log on disk.
     Cluster,
+    /// Three nodes that keep it in memory.
+    #[serde(rename = "cluster-volatile")]
+    ClusterVolatile,
     /// etcd, by its own lock service.
     Etcd,
     /// Redis, asked for the lock and then for a token.
@@ -35,6 +38,7 @@ impl fmt::Display for Kind {
             Self::Echo => "echo",
             Self::Highwater => "highwater",
             Self::Cluster => "cluster",
+            Self::ClusterVolatile => "cluster-volatile",
             Self::Etcd => "etcd",
             Self::Redis => "redis",
             Self::RedisOneMessage => "redis-one-message",

@@ -28,7 +28,8 @@ use crate::access::{ClientToken, TokenError};
 /// port of the loopback interface, and ended with it: `echo` answers every request at once and keeps
 /// nothing, so it shows what the client and the system cost by themselves. While it locks, every grant
 /// is checked: nobody else may hold the key, and its token has to be higher than the one before.
-/// `cluster` is three nodes on this machine, which share its processors and its disk.
+/// `cluster` is three nodes on this machine, which share its processors and its disk;
+/// `cluster-volatile` is the same with nothing on disk.
 /// `redis` takes the key with SET NX PX and then a token with INCR; `redis-one-message` sends both at
 /// once. Either way a script checks the owner and deletes the key.
 ///
@@ -110,6 +111,7 @@ enum TargetName {
     Echo,
     Highwater,
     Cluster,
+    ClusterVolatile,
     Redis,
     RedisOneMessage,
 }
@@ -162,9 +164,13 @@ async fn report(options: &Options) -> Result<Report, Error> {
                 processes.push(child);
                 Target::highwater(Kind::Echo, &address, None).await?
             }
-            TargetName::Cluster => {
-                let nodes = Nodes::start(&program, Kept::Durable).await?;
-                let target = Target::connect(Kind::Cluster, nodes.client()).await?;
+            TargetName::Cluster | TargetName::ClusterVolatile => {
+                let (kind, kept) = match name {
+                    TargetName::Cluster => (Kind::Cluster, Kept::Durable),
+                    _ => (Kind::ClusterVolatile, Kept::Volatile),
+                };
+                let nodes = Nodes::start(&program, kept).await?;
+                let target = Target::connect(kind, nodes.client()).await?;
                 clusters.push(nodes);
                 target
             }

@@ -13,7 +13,7 @@ use serving::highwater;
 fn a_cluster_is_measured_beside_a_single_server() {
     let folder = tempfile::tempdir().expect("a folder");
     let json = folder.path().join("figures.json");
-    let words = "bench --target highwater,cluster --rounds 1 --time 100 --tasks 4 --keys 2 --json";
+    let words = "bench --target highwater,cluster,cluster-volatile --rounds 1 --time 100 --tasks 4 --keys 2 --json";
     let mut command = highwater(&words.split(' ').collect::<Vec<_>>());
     let output = command
         .arg(&json)
@@ -25,8 +25,8 @@ fn a_cluster_is_measured_beside_a_single_server() {
     let figures: serde_json::Value = serde_json::from_slice(&figures).expect("JSON");
     let rows = figures["rows"].as_array().expect("rows");
     let targets: Vec<_> = rows.iter().map(|row| row["target"].as_str()).collect();
-    let both = [Some("highwater"), Some("cluster")];
-    assert_eq!(targets, [both, both].concat());
+    let all = [Some("highwater"), Some("cluster"), Some("cluster-volatile")];
+    assert_eq!(targets, [all, all].concat());
     for row in rows {
         let rate = row["figures"]["cycles_per_second"].as_f64();
         assert!(rate.is_some_and(|rate| rate > 0.0), "{row}");

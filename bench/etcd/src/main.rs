@@ -78,10 +78,12 @@ async fn compare(
 ) -> Result<highwater_bench::Report, Box<dyn Error>> {
     let (_etcd, locks) = Etcd::start(folder, settings.tasks).await?;
     let nodes = Nodes::start(program, Kept::Durable).await?;
+    let volatile = Nodes::start(program, Kept::Volatile).await?;
     let (_server, address) = process::server(program, Storage::Disk).await?;
     let targets = vec![
         Target::other(Kind::Etcd, Box::new(locks)),
         Target::connect(Kind::Cluster, nodes.client()).await?,
+        Target::connect(Kind::ClusterVolatile, volatile.client()).await?,
         Target::highwater(Kind::Highwater, &address, None).await?,
     ];
     Ok(measure(targets, settings).await?)

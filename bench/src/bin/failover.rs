@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: failover PROGRAM TIMES".into());
     };
     let (program, times) = (PathBuf::from(program), times.parse()?);
-    for (name, kept) in [("durable", Kept::Durable)] {
+    for (name, kept) in [("durable", Kept::Durable), ("volatile", Kept::Volatile)] {
         for how in [How::Kill, How::Terminate] {
             let mut nodes = Nodes::start(&program, kept).await?;
             let client = nodes.client().connect().await?;
