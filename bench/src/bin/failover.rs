@@ -20,10 +20,14 @@ use tokio::time::{Instant, sleep, timeout};
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
     let (Some(program), Some(times)) = (words.next(), words.next()) else {
-        return Err("usage: failover PROGRAM TIMES".into());
+        return Err("usage: failover PROGRAM TIMES [durable|volatile]".into());
     };
+    let only = words.next();
     let (program, times) = (PathBuf::from(program), times.parse()?);
     for (name, kept) in [("durable", Kept::Durable), ("volatile", Kept::Volatile)] {
+        if only.as_deref().is_some_and(|only| only != name) {
+            continue;
+        }
         for how in [How::Kill, How::Terminate] {
             let mut nodes = Nodes::start(&program, kept).await?;
             let client = nodes.client().connect().await?;
