@@ -4,6 +4,7 @@
 //! cluster file.
 
 mod resize;
+mod whole;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -85,7 +86,7 @@ struct Init {
 /// Show what each node is and how far it has come.
 ///
 /// The line of the leader ends with `whole` if any one node may go: all are there, have caught up, and know
-/// of each other. Fails if no node leads, and says so if none ever will: `dead` is a volatile cluster of which a
+/// of each other, as the leader says and each of them confirms. Fails if no node leads, and says so if none ever will: `dead` is a volatile cluster of which a
 /// majority has lost its memory.
 #[derive(Args)]
 struct Status {
@@ -211,7 +212,8 @@ async fn ask_all(file: &ClusterFile, tls: &Tls) -> Vec<(u8, Result<NodeStatus, O
 
 async fn show(options: &Status) -> Result<(), ClusterError> {
     let (file, tls) = options.files.read()?;
-    let said = ask_all(&file, &tls).await;
+    let mut said = ask_all(&file, &tls).await;
+    whole::confirm(&mut said);
     let nodes: Vec<&NodeStatus> = said
         .iter()
         .filter_map(|(_, said)| said.as_ref().ok())
