@@ -72,19 +72,22 @@ pub(super) async fn remove(options: &Remove) -> Result<(), ClusterError> {
     let (file, tls) = options.files.read()?;
     let mut tries = 0..MOST_TRIES;
     loop {
-        let asked = leader(&file, &tls).await?;
-        let done = match options.slots.contains(&asked) {
-            true => cluster::step_down(&file, asked, tls.clone()).await,
-            false => cluster::remove(&file, asked, &options.slots, tls.clone()).await,
+        let removed = match leader(&file, &tls).await {
+            Ok(asked) => cluster::remove(&file, asked, &options.slots, tls.clone())
+                .await
+                .map_err(ClusterError::from),
+            Err(error) => Err(error),
         };
-        match done {
-            Ok(()) if options.slots.contains(&asked) => {}
+        match removed {
             Ok(()) => break,
-            // Who leads may have changed between question and order.
-            Err(OperatorError::Refused { .. }) if tries.next().is_some() => {}
-            Err(error) => return Err(error.into()),
+            // A leader that was to go has handed over, or another one leads for other reasons.
+            Err(ClusterError::Operator(OperatorError::Refused { .. }) | ClusterError::NoLeader)
+                if tries.next().is_some() =>
+            {
+                tokio::time::sleep(PAUSE).await
+            }
+            Err(error) => return Err(error),
         }
-        tokio::time::sleep(PAUSE).await;
     }
     for slot in &options.slots {
         say(&format!("slot {slot} is removed\n"))?;

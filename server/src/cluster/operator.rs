@@ -131,7 +131,8 @@ pub async fn admit(
 /// returns they are not part of the cluster any more; each ends when it hears of that.
 ///
 /// # Errors
-/// The node that is asked does not lead or is one of the two, there are not five voters, or so few of the others
+/// The node that is asked does not lead, or is one of the two: then it has handed the lead over to one that
+/// stays, which is to be asked instead. There are not five voters, or so few of the others
 /// are there that they would not be a majority.
 pub async fn remove(
     file: &ClusterFile,

@@ -85,7 +85,8 @@ impl Node {
         Ok(true)
     }
 
-    /// Removes two of five voters, or two nodes that learn.
+    /// Removes two of five voters, or two nodes that learn. If this node is one of them it hands the lead over to
+    /// one that stays, and removes nobody.
     pub(super) async fn shrink(&self, leaving: &BTreeSet<Slot>) -> Result<(), Failure> {
         let _one = self.changing.lock().await;
         let seen = self.resizable()?;
@@ -106,7 +107,12 @@ impl Node {
             return Err("two of the five that vote have to go at once".into());
         }
         if gone(self.member.slot) {
-            return Err("this node leads and cannot remove itself: have it step down".into());
+            // Not to the other one that is to go, or they would hand it to each other for ever.
+            let stays = |heir: Member| !gone(heir.slot) && self.clocks.may_lead(heir);
+            self.step_down_for(stays).await?;
+            return Err(
+                "this node was to go and has handed the lead over: ask the new leader".into(),
+            );
         }
         let stay = seen.voters();
         let stay: Vec<Member> = stay.filter(|member| !gone(member.slot)).collect();
