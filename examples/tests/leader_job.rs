@@ -1,5 +1,6 @@
 //! The example `leader_job` keeps its promises, on a machine like this one: it decides by its exit status.
 #![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::env;
 use std::path::PathBuf;
