@@ -22,7 +22,7 @@ use crate::proxy::{Cuts, Proxy};
 pub(crate) const TOKEN: &[u8] = b"a client token of tests";
 
 /// How long anything may take that is expected to come.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// To be called with, and to call with.
 pub(crate) type Tls = (Arc<ServerConfig>, Arc<ClientConfig>);
