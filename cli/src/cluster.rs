@@ -72,6 +72,8 @@ struct New {
 
 /// Begin a cluster, once in its life, when all of its nodes have been started.
 ///
+/// Waits until a node leads. If it fails with "no node leads", it has begun all the same: see `status`.
+///
 /// No node may have been part of it before: there is no other way to begin a cluster again than a
 /// new one, with a new identity, because nobody could tell which tokens the old one gave out.
 #[derive(Args)]
@@ -166,8 +168,9 @@ pub(crate) fn run(options: Options) -> Result<(), ClusterError> {
             Command::New(new) => make(&new),
             Command::Init(init) => {
                 let (file, tls) = init.files.read()?;
-                cluster::init(&file, init.slot, tls).await?;
-                say("the cluster has begun\n")
+                cluster::init(&file, init.slot, tls.clone()).await?;
+                say("the cluster has begun\n")?;
+                wait_for_leader(&file, &tls).await
             }
             Command::Status(status) => show(&status).await,
             Command::Replace(replace) => put_in_place(&replace).await,
@@ -290,6 +293,19 @@ async fn leader(file: &ClusterFile, tls: &Tls) -> Result<u8, ClusterError> {
     Ok(leading(&said).ok_or(ClusterError::NoLeader)?.slot)
 }
 
+/// Until the first election is over, so that what is done next finds a cluster that works.
+async fn wait_for_leader(file: &ClusterFile, tls: &Tls) -> Result<(), ClusterError> {
+    let until = tokio::time::Instant::now() + FIRST_ELECTION;
+    loop {
+        match leader(file, tls).await {
+            Err(ClusterError::NoLeader) if tokio::time::Instant::now() < until => {
+                tokio::time::sleep(BETWEEN_LOOKS).await;
+            }
+            found => return found.map(drop),
+        }
+    }
+}
+
 /// Whether the members are agreed on, and the node of this slot that votes has this generation.
 fn is_voter(leader: &NodeStatus, slot: u8, generation: u64) -> bool {
     leader.members.as_ref().is_some_and(|members| {
@@ -327,7 +343,7 @@ async fn put_in_place(options: &Replace) -> Result<(), ClusterError> {
         if tokio::time::Instant::now() >= until {
             return Err(refused.map_or(ClusterError::NotThere { slot }, Into::into));
         }
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::time::sleep(BETWEEN_LOOKS).await;
     }
 }
 
@@ -340,6 +356,10 @@ async fn hand_over(options: &StepDown) -> Result<(), ClusterError> {
     cluster::step_down(&file, slot, tls).await?;
     say(&format!("slot {slot} has handed over\n"))
 }
+
+/// How long the first election may take before that is an error.
+const FIRST_ELECTION: Duration = Duration::from_secs(10);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 
 fn say(text: &str) -> Result<(), ClusterError> {
     let mut stdout = std::io::stdout().lock();

@@ -109,6 +109,10 @@ impl Nodes {
         let mut command = highwater(&["cluster", "init", "--cluster"]);
         let output = command.arg(nodes.path()).output().expect("runs");
         assert!(output.status.success(), "{output:?}");
+        // It works from then on.
+        let mut command = highwater(&["cluster", "status", "--cluster"]);
+        let output = command.arg(nodes.path()).output().expect("runs");
+        assert!(output.status.success(), "{output:?}");
         nodes.leader().await;
         nodes
     }
