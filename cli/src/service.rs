@@ -60,8 +60,9 @@ pub(crate) struct Addresses {
 
 impl Addresses {
     fn client(&self) -> Result<Builder, ServiceError> {
-        match (&*self.server, self.identity) {
-            (servers, Some(identity)) => Ok(Client::cluster(servers, identity)),
+        let servers: Vec<&str> = self.server.iter().map(|server| server.trim()).collect();
+        match (&*servers, self.identity) {
+            (servers, Some(identity)) => Ok(Client::cluster(servers.iter(), identity)),
             ([server], None) => Ok(Client::builder(server)),
             (servers, None) => Err(ServiceError::NoIdentity {
                 servers: servers.len(),

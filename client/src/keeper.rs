@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::limits::{FIRST_PAUSE, LONGEST_PAUSE};
+use crate::limits::{FIRST_PAUSE, LATE_ATTEMPT, LONGEST_PAUSE, MOST_HOPS};
 use crate::pool::{Link, Naming};
 use crate::session::{End, Session};
 use crate::setup::{self, Probe, SetupError};
@@ -16,8 +16,10 @@ use crate::{system, trace};
 pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut closed_on_probe = 0_u32;
+    // How often a node's name has cut something short since the last connection that lasted.
+    let mut hurried = 0_u32;
     loop {
-        let naming = shared.pool.naming();
+        let mut naming = shared.pool.naming();
         let probe = if closed_on_probe < PROBES {
             Probe::Ask
         } else {
@@ -25,12 +27,20 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
         };
         let opened = tokio::select! {
             opened = setup::open(shared.target(index), probe, shared.pool.progress(index)) => opened,
+            // The packets of this attempt may have gone to a machine that was not there yet.
+            () = is_late(&mut naming, index), if hurried < MOST_HOPS => {
+                hurried += 1;
+                continue;
+            }
             () = shared.reached(Phase::Closed) => return,
         };
         match opened {
             Ok(opened) => {
                 closed_on_probe = 0;
-                run(&shared, index, opened, &mut backoff).await;
+                if run(&shared, index, opened).await >= LONGEST_PAUSE {
+                    backoff.reset();
+                    hurried = 0;
+                }
             }
             Err(error) => {
                 closed_on_probe = match error {
@@ -47,25 +57,40 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
                 shared.pool.set(index, Link::Down(Some(Arc::new(error))));
             }
         }
+        // A server that lets in and throws out again is not asked faster than one that is not there.
+        let naming = (hurried < MOST_HOPS).then_some(naming);
         tokio::select! {
-            () = pause(backoff.next(), naming, index) => {}
+            is_cut = pause(backoff.next(), naming, index) => hurried += u32::from(is_cut),
             () = shared.reached(Phase::Closed) => return,
         }
     }
 }
 
-/// Waits before the next attempt. A node that the others say leads is not left alone for longer than
-/// after a first failure: everybody waits for it.
-async fn pause(pause: Duration, mut naming: Naming, index: usize) {
+/// Waits before the next attempt, and says whether for less than the pause. A node that the others say
+/// leads is not left alone for longer than after a first failure: everybody waits for it.
+async fn pause(pause: Duration, naming: Option<Naming>, index: usize) -> bool {
     let least = pause.min(FIRST_PAUSE);
     sleep(least).await;
+    let named = async {
+        match naming {
+            Some(mut naming) => naming.names(index).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
-        () = sleep(pause - least) => {}
-        () = naming.names(index) => {}
+        () = sleep(pause - least) => false,
+        () = named => true,
     }
 }
 
-async fn run(shared: &Arc<Shared>, index: usize, opened: setup::Opened, backoff: &mut Backoff) {
+/// Completes when an attempt has not come through for a while, and its node is newly said to lead.
+async fn is_late(naming: &mut Naming, index: usize) {
+    sleep(LATE_ATTEMPT).await;
+    naming.names(index).await;
+}
+
+/// Gives how long the connection has lasted.
+async fn run(shared: &Arc<Shared>, index: usize, opened: setup::Opened) -> Duration {
     let address = &shared.target(index).address;
     let (domain, extensions) = (opened.domain, opened.extensions);
     shared.counts.connected.add();
@@ -76,14 +101,12 @@ async fn run(shared: &Arc<Shared>, index: usize, opened: setup::Opened, backoff:
     let end = session.run().await;
     shared.pool.set(index, Link::Down(None));
     shared.pool.led_by(index, None);
-    // A server that lets in and throws out again is not asked faster than one that is not there.
-    if since.elapsed() >= LONGEST_PAUSE {
-        backoff.reset();
-    }
+    let lasted = since.elapsed();
     if !matches!(end, End::Closed) {
         shared.counts.disconnected.add();
     }
     trace::disconnected(index, address, &end);
+    lasted
 }
 
 /// Doubling pauses with jitter.
@@ -135,7 +158,8 @@ mod tests {
                 pool.led_by(0, Some(*leader));
             }
             let from = Instant::now();
-            pause(LONGEST_PAUSE, naming, index).await;
+            let is_cut = pause(LONGEST_PAUSE, Some(naming), index).await;
+            assert_eq!(is_cut, from.elapsed() < LONGEST_PAUSE);
             from.elapsed()
         };
         assert_eq!(paused(2, &[]).await, LONGEST_PAUSE);
@@ -144,6 +168,11 @@ mod tests {
         assert_eq!(paused(2, &[2]).await, LONGEST_PAUSE);
         assert_eq!(paused(2, &[1]).await, LONGEST_PAUSE);
         assert_eq!(paused(2, &[0, 2]).await, FIRST_PAUSE);
+        // One whose name has been of no help too often.
+        let from = Instant::now();
+        let said = async { pool.led_by(0, Some(1)) };
+        tokio::join!(pause(LONGEST_PAUSE, None, 1), said);
+        assert_eq!(from.elapsed(), LONGEST_PAUSE);
     }
 
     #[tokio::test(start_paused = true)]
@@ -154,8 +183,24 @@ mod tests {
             sleep(Duration::from_secs(1)).await;
             pool.led_by(0, Some(1));
         };
-        tokio::join!(pause(LONGEST_PAUSE, pool.naming(), 1), said);
+        tokio::join!(pause(LONGEST_PAUSE, Some(pool.naming()), 1), said);
         assert_eq!(from.elapsed(), Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_hangs_is_given_up_when_its_node_is_named_and_not_before_its_time() {
+        let pool = Pool::new(2);
+        for (said_after, late_after) in [(0, 500), (499, 500), (2_000, 2_000)] {
+            pool.led_by(0, Some(0));
+            let mut naming = pool.naming();
+            let from = Instant::now();
+            let said = async {
+                sleep(Duration::from_millis(said_after)).await;
+                pool.led_by(0, Some(1));
+            };
+            tokio::join!(is_late(&mut naming, 1), said);
+            assert_eq!(from.elapsed(), Duration::from_millis(late_after));
+        }
     }
 
     #[test]

@@ -11,6 +11,9 @@ pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause between two attempts to connect.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(3_200);
 
+/// After how long an attempt is given up for a new one, if its node is newly said to lead a cluster.
+pub(crate) const LATE_ATTEMPT: Duration = Duration::from_millis(500);
+
 /// Acquires that wait for one connection to take them up.
 pub(crate) const QUEUED_ACQUIRES: usize = 256;
 /// Other calls that wait for one connection to take them up.
@@ -61,7 +64,8 @@ pub(crate) const RELEASE_ATTEMPT: Duration = Duration::from_secs(2);
 pub(crate) const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// The longest such pause.
 pub(crate) const LONGEST_RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// How many such pauses of one call end early, because the leader of a cluster can be asked.
+/// How many such pauses of one call end early, because the leader of a cluster can be asked; and how
+/// many pauses and attempts of a connection, until one has lasted.
 pub(crate) const MOST_HOPS: u32 = 8;
 
 /// How long a closing client waits for calls that are under way.

@@ -1,12 +1,15 @@
 //! The thread in which a blocking client does everything.
 
 use std::io;
+use std::panic::resume_unwind;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
+
+use crate::leader::caught;
 
 /// A thread with an async runtime, which ends when this is dropped and what it stays for is over.
 ///
@@ -56,7 +59,7 @@ impl Runtime {
 
     /// Runs the future in the thread and waits for it, for so long at most; then it is dropped.
     ///
-    /// Neither needs nor minds an async runtime around it.
+    /// Neither needs nor minds an async runtime around it. What the future panics with goes on here.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         bound: Duration,
@@ -64,12 +67,15 @@ impl Runtime {
     ) -> Option<T> {
         let (sender, outcome) = mpsc::sync_channel(1);
         let task = self.handle.spawn(async move {
-            let _ = sender.send(future.await);
+            let _ = sender.send(caught(future).await);
         });
-        let outcome = outcome.recv_timeout(bound);
-        if outcome.is_err() {
-            task.abort();
+        match outcome.recv_timeout(bound) {
+            Ok(Ok(value)) => Some(value),
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(_) => {
+                task.abort();
+                None
+            }
         }
-        outcome.ok()
     }
 }

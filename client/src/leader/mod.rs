@@ -104,6 +104,8 @@ pub use outcome::{
 };
 pub use policy::{FailurePolicy, PolicyResult};
 pub use schedule::Schedule;
+#[cfg(feature = "blocking")]
+pub(crate) use schedule::caught;
 pub use stats::LeaderStats;
 pub use strategic::{
     Candidate, CandidateRegistry, Field, Fifo, Random, Scored, StrategicElector, Strategy,

@@ -23,7 +23,9 @@ pub enum FailurePolicy {
     /// Leave the action out, as if somebody else led.
     Skip,
     /// Run the action without a lock: **others may run it at the same time.** Its context has no
-    /// fence. For actions that are harmless twice and must not be left out.
+    /// fence. For actions that are harmless twice and must not be left out. An outcome that is unknown
+    /// counts as a failure too, and that is also what a candidate in the queue is told when the node it asks
+    /// is lost, while the leader of its name may be alive and well.
     FailOpen,
 }
 

@@ -82,6 +82,10 @@ where
     F: FnOnce(LeaderContext) -> Fut,
     Fut: Future<Output = T>,
 {
+    if policy == LossPolicy::Cancel && term.check().is_err() {
+        // The process was paused between the grant and here: not even the beginning of it runs.
+        return Ok(Value::Cut);
+    }
     let action = catch_unwind(AssertUnwindSafe(|| action(context)))?;
     let (mut action, mut lost) = (pin!(action), pin!(term.not_leader()));
     poll_fn(|context| {
@@ -104,4 +108,34 @@ where
 /// Goes on with the panic of an action, after its lease was given back.
 pub(super) fn or_unwind<T>(outcome: Result<Ran<T>, Panic>) -> Ran<T> {
     outcome.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::leader::{InProcess, LeaderElector, LeaderOptions};
+
+    /// As after a process was stopped between the grant and the action.
+    #[tokio::test(start_paused = true)]
+    async fn an_action_whose_lease_is_over_does_not_even_begin() {
+        let lease = Duration::from_secs(10);
+        let options = LeaderOptions::builder().lease(lease).node("a").build();
+        let elector = LeaderElector::new(InProcess::new(), options.unwrap());
+        let guard = elector.try_acquire("job").await.unwrap().unwrap();
+        sleep(lease * 2).await;
+        let judge = |_: &()| TermOutcome::Completed;
+        let begun = std::cell::Cell::new(false);
+        let action = |_| {
+            begun.set(true);
+            async {}
+        };
+        let ran = run(guard, LossPolicy::Cancel, judge, action).await;
+        let ran = ran.unwrap_or_else(|_| panic!("nothing that could panic was run"));
+        assert!(matches!(ran.value, Value::Cut));
+        assert!(ran.lost.is_some() && !begun.get());
+    }
 }

@@ -122,7 +122,7 @@ async fn is_stopped(stopped: &mut watch::Receiver<bool>) {
 }
 
 /// What the future gives, or throws.
-pub(super) async fn caught<F: Future>(future: F) -> Result<F::Output, Panic> {
+pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, Panic> {
     let mut future = pin!(future);
     poll_fn(
         |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {

@@ -366,3 +366,25 @@ fn eventually(condition: impl Fn() -> bool) {
         std::thread::sleep(Duration::from_millis(2));
     }
 }
+
+/// What panics in the elector's thread is a fault of a program and no outage: nothing runs unprotected.
+#[test]
+fn a_backend_that_panics_is_told_by_its_panic_under_every_policy() {
+    for fault in [Fault::Panics, Fault::PanicsLater] {
+        for policy in [
+            FailurePolicy::Error,
+            FailurePolicy::Skip,
+            FailurePolicy::FailOpen,
+        ] {
+            let backend = Faulty::new(InProcess::new());
+            backend.acquire(fault);
+            let options = options("a").build().unwrap();
+            let elector = LeaderElector::new(backend.clone(), options).unwrap();
+            let run = || elector.run_with_policy("job", policy, |_| Ok::<_, ()>(()));
+            let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            assert!(ran.is_err(), "{fault:?} {policy:?}: {ran:?}");
+            backend.acquire(Fault::None);
+            assert_eq!(elector.run_if_leader("job", |_| 7).unwrap(), Some(7));
+        }
+    }
+}
