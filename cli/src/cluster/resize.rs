@@ -55,13 +55,16 @@ pub(super) async fn grow(options: &Grow) -> Result<(), ClusterError> {
     }
     let until = tokio::time::Instant::now() + Duration::from_secs(options.wait);
     loop {
-        // Another node may lead meanwhile.
-        if let Ok(asked) = leader(&file, &tls).await
-            && cluster::admit(&file, asked, tls.clone()).await?
-        {
+        // Another node may lead meanwhile, or an answer be lost.
+        let admitted = match leader(&file, &tls).await {
+            Ok(asked) => cluster::admit(&file, asked, tls.clone()).await,
+            Err(_) => Ok(false),
+        };
+        if let Ok(true) = admitted {
             return say("five nodes vote\n");
         }
         if tokio::time::Instant::now() >= until {
+            admitted?;
             return Err(ClusterError::NotThereYet);
         }
         tokio::time::sleep(PAUSE).await;

@@ -1,5 +1,6 @@
 //! One node at work: it proposes, keeps watch over who leads, and answers peers and operators.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +33,9 @@ pub(crate) struct Node {
     /// One change of the members at a time.
     pub(super) changing: tokio::sync::Mutex<()>,
     pub(super) clocks: Clocks,
+    /// Whether this node is known to be part of a cluster that has begun. Nothing is ever granted before
+    /// all nodes are, so one that does not know it has either nothing to remember, or has forgotten it.
+    begun: AtomicBool,
     /// Which leader was heard from last, and when.
     heard: Mutex<Option<(Slot, Instant)>>,
 }
@@ -55,8 +59,18 @@ impl Node {
             raft,
             changing: tokio::sync::Mutex::new(()),
             clocks,
+            begun: AtomicBool::new(true),
             heard: Mutex::new(None),
         }
+    }
+
+    /// From now on it takes part in what the others decide, or does not.
+    pub(super) fn set_begun(&self, begun: bool) {
+        self.begun.store(begun, Ordering::SeqCst);
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::SeqCst)
     }
 
     pub(super) fn member(&self) -> Member {
@@ -273,9 +287,11 @@ impl Node {
             .map(|(id, matched)| {
                 let acked = metrics.heartbeat.as_ref().and_then(|acked| acked.get(id));
                 let silence = acked.and_then(|acked| Some((*acked)?.elapsed()));
-                let lively = silence.is_some_and(|silence| silence < rules::HEARTBEAT * 2);
-                (lively, *matched, *id)
+                (silence, *matched, *id)
             })
+            // The engine takes nothing more until the heir leads: never wait for one that is not there.
+            .filter(|(silence, ..)| silence.is_some_and(|silence| silence < rules::ELECTION.1))
+            .map(|(silence, matched, id)| (silence < Some(rules::HEARTBEAT * 2), matched, id))
             .collect();
         heirs.sort_unstable();
         match heirs.is_empty() {

@@ -338,8 +338,9 @@ impl Presence {
         let _one = self.entering.lock().await;
         self.is_fresh().await?;
         self.leave_mark(self.known_as()).await?;
-        if self.node().is_none() {
-            self.become_new(Member::first(self.slot)).await?;
+        match self.node() {
+            Some(node) => node.set_begun(true),
+            None => self.become_new(Member::first(self.slot)).await?,
         }
         Ok(())
     }

@@ -96,10 +96,19 @@ impl Node {
             if !learning.iter().all(|member| gone(member.slot)) || leaving.len() != learning.len() {
                 return Err("nodes are learning: let them vote or remove those first".into());
             }
+            // Its number must not come again: whoever replaces it again gets the next one.
+            let voters = slots(seen.voters());
+            if learning.iter().any(|member| voters.contains(&member.slot)) {
+                return Err("it is to replace a node: replace that again instead".into());
+            }
             let ids = learning.iter().map(|member| member.id()).collect();
             return self.change(&seen, ChangeMembers::RemoveNodes(ids)).await;
         }
         let voters = slots(seen.voters());
+        if voters.len() == FEWEST && leaving.is_disjoint(&voters) {
+            // Perhaps it was asked before, and the answer was lost.
+            return Err("these nodes are not part of the cluster, or not any more".into());
+        }
         if voters.len() != MOST {
             return Err("a cluster has three voters at least: replace a node instead".into());
         }

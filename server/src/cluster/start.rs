@@ -173,6 +173,9 @@ pub(crate) async fn start(
             let Files { member, log, .. } = opened;
             let writes = Arc::clone(&log.writes);
             presence.become_node(member, log, opened.snapshots).await?;
+            if let Some(node) = presence.node() {
+                node.set_begun(opened.begun);
+            }
             (opened.written, writes)
         }
         (ClusterMode::Volatile, None) if seat.generation.is_none() => {
@@ -245,6 +248,8 @@ pub(super) fn config(snapshot_every: u64) -> Result<Config, ClusterError> {
 
 struct Files {
     member: Member,
+    /// Whether the cluster has begun, as far as this directory knows.
+    begun: bool,
     log: Log,
     written: watch::Receiver<()>,
     snapshots: Snapshots,
@@ -310,6 +315,7 @@ fn open(
     let (log, written) = Log::start(journal, contents)?;
     Ok(Files {
         member,
+        begun: begun || used || member.generation > 1,
         log,
         written,
         snapshots,

@@ -113,7 +113,12 @@ impl Node {
         let of_slot = seen.of(slot);
         let newest = *of_slot.last().ok_or("this slot has no node")?;
         if !seen.votes(newest) {
-            return Ok(newest.generation);
+            // One that was there, and is there no more, may have lost what it had: it cannot come again.
+            let was_there = self.has_been_there(newest) && !self.is_lively(newest);
+            if !was_there || self.answers(newest).await {
+                return Ok(newest.generation);
+            }
+            return self.reserve(&seen, newest, &[newest]).await;
         }
         if newest == self.member || self.answers(newest).await {
             return Err("the node of this slot still answers: stop it first".into());
@@ -221,8 +226,15 @@ impl Node {
         is_lively(&metrics, member.id())
     }
 
-    /// Lets the new node of a slot vote in the place of the old one, if it has caught up. Says whether it
-    /// has, and the change is through.
+    /// Whether this node has taken anything since this one leads.
+    fn has_been_there(&self, member: Member) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        matched(&metrics, member).is_some()
+    }
+
+    /// Lets the new node of a slot vote in the place of the old one, if it is there and has caught up. Says
+    /// whether it has, and the change is through.
     pub(super) async fn promote(&self, slot: Slot) -> Result<bool, Failure> {
         if self.file.mode() == ClusterMode::Volatile {
             return Err(BY_ITSELF.into());
@@ -240,7 +252,9 @@ impl Node {
             // One that is to join beside the others comes with a second one: see `resize`.
             let newest = newest.filter(|_| seen.of(slot).iter().any(|old| seen.votes(*old)));
             let newest = newest.ok_or("nobody waits to take this slot over")?;
-            if seen.is_changing() || !has_caught_up(&metrics, &seen, newest) {
+            let is_ready =
+                is_lively(&metrics, newest.id()) && has_caught_up(&metrics, &seen, newest);
+            if seen.is_changing() || !is_ready {
                 return Ok(false);
             }
             (seen, newest)

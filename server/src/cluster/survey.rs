@@ -200,7 +200,8 @@ impl Presence {
                 continue;
             }
             let since = *alone.get_or_insert_with(system::now);
-            if since.elapsed() < ALONE_TIME || !self.status().begun {
+            let is_new = own.generation == 1 && !self.status().begun;
+            if since.elapsed() < ALONE_TIME || is_new {
                 continue;
             }
             let found = survey.ask().await;

@@ -5,6 +5,7 @@ use highwater_server::StartError;
 use highwater_server::cluster::{self, ClusterError, OperatorError};
 
 use crate::nodes::{Nodes, eventually};
+use crate::peer::{PRE_VOTE, Peer, VOTE, irresistible};
 
 /// Asks until the old node does not answer any more.
 async fn replace(nodes: &Nodes, slot: u8) -> u64 {
@@ -95,4 +96,60 @@ async fn a_node_that_answers_is_not_replaced() {
             "{refused:?}"
         );
     }
+}
+
+/// Neither the directory nor the mark is left: it looks like a new node, and must not vote as one.
+#[tokio::test]
+async fn a_node_that_lost_its_mark_too_takes_no_part_until_it_is_replaced() {
+    let mut nodes = Nodes::begun(3).await;
+    let slot = 1;
+    nodes.stop(slot).await;
+    std::fs::remove_dir_all(nodes.data_dir(slot)).unwrap();
+    std::fs::remove_file(nodes.marker(slot)).unwrap();
+    nodes.start(slot).await;
+    let address = nodes.server(slot).peer_addr().unwrap();
+    let mut peer = Peer::open(&nodes, address, (0, 1), (slot, 1))
+        .await
+        .unwrap();
+    for kind in [VOTE, PRE_VOTE] {
+        let refused = peer.call(kind, &irresistible((0, 1))).await.unwrap_err();
+        assert!(refused.contains("no part in the cluster"), "{refused}");
+    }
+    let status = cluster::status(&nodes.file, slot, None).await.unwrap();
+    assert_eq!((status.begun, status.last_entry), (false, None));
+    nodes.kill(slot);
+    let generation = replace(&nodes, slot).await;
+    nodes.generations[usize::from(slot)] = generation;
+    nodes.start(slot).await;
+    promote(&nodes, slot).await;
+}
+
+/// The new node has learned, and is lost before it votes: what comes after it is another one again.
+#[tokio::test]
+async fn a_new_node_that_is_lost_before_it_votes_is_replaced_in_its_turn() {
+    let mut nodes = Nodes::begun(3).await;
+    let slot = 1;
+    nodes.kill(slot);
+    let second = replace(&nodes, slot).await;
+    nodes.generations[usize::from(slot)] = second;
+    nodes.start(slot).await;
+    eventually("it learns", async || {
+        let status = nodes.server(slot).cluster_status().unwrap();
+        status.applied.filter(|applied| *applied > 0)
+    })
+    .await;
+    nodes.kill(slot);
+    let third = eventually("it is given up", async || {
+        Some(replace(&nodes, slot).await).filter(|generation| *generation > second)
+    })
+    .await;
+    assert_eq!(third, second + 1);
+    nodes.generations[usize::from(slot)] = third;
+    nodes.start(slot).await;
+    promote(&nodes, slot).await;
+    let leader = nodes.leader().await;
+    let status = nodes.server(leader).cluster_status().unwrap();
+    let mut voters = status.voters;
+    voters.sort_unstable();
+    assert_eq!(voters, [0, 1, 2]);
 }

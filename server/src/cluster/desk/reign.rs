@@ -220,7 +220,13 @@ impl State {
         self.role = role;
         self.numbers.led_by(role);
         match (role, &mut self.reign) {
-            (Role::Leading { term }, Some(reign)) if reign.term == term => reign.ended = None,
+            (Role::Leading { term }, Some(reign)) if reign.term == term => {
+                reign.ended = None;
+                if self.distrusts_clock {
+                    // It was found out meanwhile.
+                    self.send_acquires_away(now);
+                }
+            }
             (Role::Leading { term }, _) => self.begin_reign(now, term),
             _ => self.turn_away_wishes(),
         }
@@ -495,4 +501,4 @@ const MOST_WISHES: usize = 50_000;
 /// How many commands one entry carries at most.
 const MOST_COMMANDS: usize = 1_024;
 /// About how many bytes one entry has at most.
-const MOST_BYTES: usize = 256 * 1024;
+const MOST_BYTES: usize = 32 * 1024;

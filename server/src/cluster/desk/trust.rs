@@ -38,7 +38,7 @@ impl State {
 
     /// Turns away those that were not proposed, and takes the others out of the queues as soon as the log
     /// allows it. What the log decides before that stands.
-    fn send_acquires_away(&mut self, now: Timestamp) {
+    pub(super) fn send_acquires_away(&mut self, now: Timestamp) {
         self.give_up(Away::NotActive, |wish| wish.is_acquire());
         let open = self.connections.iter().flat_map(|(connection, link)| {
             let acquires = link.open.values().filter(|asked| asked.kind.is_acquire());

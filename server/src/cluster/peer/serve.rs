@@ -134,6 +134,9 @@ async fn answer_node(
     match (request.kind, presence.node()) {
         (FRESH, _) => presence.is_fresh().await.map(|()| Vec::new()),
         (MARK, _) => presence.mark().await.map(|()| Vec::new()),
+        // A data directory that was lost together with its mark looks like a new one. Nothing was
+        // decided before all nodes had their marks, so a node without one must not decide anything.
+        (_, Some(node)) if !node.has_begun() => Err(NO_PART.into()),
         (_, Some(node)) => answer_engine(node, peer, request, incoming).await,
         (_, None) => Err(NO_PART.into()),
     }
