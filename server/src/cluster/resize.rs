@@ -107,7 +107,7 @@ impl Node {
         let voters = slots(seen.voters());
         if voters.len() == FEWEST && leaving.is_disjoint(&voters) {
             // Perhaps it was asked before, and the answer was lost.
-            return Err("these nodes are not part of the cluster, or not any more".into());
+            return Err("a cluster has three voters at least, and these nodes are none of them, or not any more".into());
         }
         if voters.len() != MOST {
             return Err("a cluster has three voters at least: replace a node instead".into());
