@@ -38,7 +38,7 @@ async fn on_mysql() -> Outcome<()> {
 }
 
 /// How long answers are held back, so that requests which are sent together arrive before the first answer.
-const HOLD: std::time::Duration = std::time::Duration::from_millis(3);
+const HOLD: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Counts every adapter of the dialect in this build and compares its line.
 async fn compare(kind: Kind, dialect: Dialect) -> Outcome<()> {
