@@ -3,7 +3,7 @@
 //! All tiers select the same packages and features, so each crate is compiled once. What a tier
 //! needs stands in the manifests (`required-features`); here they only decide the order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use cargo_metadata::{Metadata, TargetKind};
 
@@ -85,6 +85,7 @@ pub(crate) fn run() -> Result<()> {
     }
     let outcome = steps.finish();
     let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
+    totals.failures.print();
     println!("total: {verdict}, {passed} tests passed, {failed} failed");
     outcome
 }
@@ -159,6 +160,7 @@ impl Targets {
 struct Totals {
     passed: u32,
     failed: u32,
+    failures: Failures,
     /// The lines of the conformance suite, by `ADAPTER on DATABASE`.
     conformance: BTreeMap<String, Conformance>,
 }
@@ -179,6 +181,7 @@ impl Totals {
     }
 
     fn read(&mut self, line: &str) {
+        self.failures.read(line);
         if let Some(summary) = line.strip_prefix("test result: ") {
             self.passed += number_before(summary, " passed").unwrap_or(0);
             self.failed += number_before(summary, " failed").unwrap_or(0);
@@ -243,6 +246,53 @@ impl Totals {
     }
 }
 
+/// What the tests that failed printed, so that it stands at the end of the output too: of a long run, often nothing
+/// but the end is kept.
+#[derive(Debug, Default)]
+struct Failures {
+    /// The name of a test and the last lines of what it printed.
+    tests: Vec<(String, VecDeque<String>)>,
+    /// Whether the lines that come belong to the last of them.
+    is_inside: bool,
+}
+
+impl Failures {
+    /// How many of the last lines of a test are kept, and of how many tests.
+    const LINES: usize = 40;
+    const TESTS: usize = 10;
+
+    /// The harness prints `---- NAME stdout ----` and the output of each test, then the list of their names after a
+    /// line `failures:`.
+    fn read(&mut self, line: &str) {
+        let head = line.strip_prefix("---- ");
+        if let Some(name) = head.and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            self.tests.push((name.to_owned(), VecDeque::new()));
+            self.is_inside = true;
+        } else if line == "failures:" || line.starts_with("test result: ") {
+            self.is_inside = false;
+        } else if self.is_inside
+            && let Some((_, lines)) = self.tests.last_mut()
+        {
+            if lines.len() == Self::LINES {
+                lines.pop_front();
+            }
+            lines.push_back(line.to_owned());
+        }
+    }
+
+    fn print(&self) {
+        for (name, lines) in self.tests.iter().take(Self::TESTS) {
+            println!("\nfailed: {name}");
+            for line in lines {
+                println!("  {line}");
+            }
+        }
+        for (name, _) in self.tests.iter().skip(Self::TESTS) {
+            println!("failed: {name}");
+        }
+    }
+}
+
 /// The adapters that have to have run on a database.
 pub(crate) fn adapters_on(database: &str, lacks_mysql_client: bool) -> Vec<&'static str> {
     let expected: Vec<String> = expected(lacks_mysql_client).collect();
@@ -302,6 +352,33 @@ mod tests {
             "test a ... ok",
         ]);
         assert_eq!((totals.passed, totals.failed), (15, 2));
+    }
+
+    #[test]
+    fn what_a_failed_test_printed_is_kept() {
+        let mut lines = vec![
+            "test a::b ... FAILED",
+            "failures:",
+            "",
+            "---- a::b stdout ----",
+            "early",
+        ];
+        lines.extend([""; Failures::LINES]);
+        lines.extend([
+            "late",
+            "failures:",
+            "    a::b",
+            "test result: FAILED. 0 passed",
+        ]);
+        lines.extend(["failures:", "---- c stdout ----", "more", "failures:"]);
+        let failures = read(&lines).failures;
+        let [(first, said), (second, more)] = &failures.tests[..] else {
+            panic!("{failures:?}");
+        };
+        assert_eq!((&**first, said.len()), ("a::b", Failures::LINES));
+        assert_eq!(said.back().map(String::as_str), Some("late"));
+        assert!(!said.contains(&"early".to_owned()), "{said:?}");
+        assert_eq!((&**second, more.len()), ("c", 1));
     }
 
     #[test]
