@@ -22,19 +22,34 @@ use cargo_metadata::{CargoOpt, Metadata, MetadataCommand};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// How our server and the package's tests are compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// As users run them.
+    Release,
+    /// As everything else that the tests run, so that the server is there already.
+    Dev,
+}
+
 /// Runs all of them and prints one line for each.
 ///
 /// # Errors
 /// The package is missing, the server does not start, a test fails, or none was run.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(profile: Profile) -> Result<()> {
     let metadata = metadata()?;
-    let package = copy_package(&metadata)?;
-    let server = build_server(&metadata)?;
+    let package = Package {
+        folder: copy_package(&metadata)?,
+        profile,
+    };
+    let server = match profile {
+        Profile::Release => build_server(&metadata)?,
+        Profile::Dev => program(&metadata, "debug"),
+    };
 
     let plain = RunningServer::start(&server, FIXED_ADDRESS, None)?;
     let mut results = Vec::new();
     for test in ["nc_example_simple_test", "nc_bank_test", "nc_bench_test"] {
-        results.push((test.to_owned(), run_test(&package, test, &[])));
+        results.push((test.to_owned(), package.test(test, &[])));
     }
     drop(plain);
 
@@ -46,7 +61,7 @@ pub(crate) fn run() -> Result<()> {
         ("TICKETING_BENCH_MODE", "single"),
         ("TICKETING_BENCH_NAMESPACE", "interop"),
     ];
-    let with_secret = run_test(&package, "nc_bench_test", &settings);
+    let with_secret = package.test("nc_bench_test", &settings);
     results.push(("nc_bench_test with a secret".to_owned(), with_secret));
     drop(guarded);
     results.extend(on_clusters(&metadata, &package, &server)?);
@@ -70,7 +85,7 @@ pub(crate) fn run() -> Result<()> {
 /// The tests for a cluster: in calm, and while its nodes are replaced.
 fn on_clusters(
     metadata: &Metadata,
-    package: &Path,
+    package: &Package,
     server: &Path,
 ) -> Result<Vec<(String, Result<u32>)>> {
     let folder = metadata.target_directory.join("interop/cluster");
@@ -92,11 +107,10 @@ fn on_clusters(
         let mut note = |test: &str, result| results.push((format!("{test} ({mode:?})"), result));
         note(
             "nc_cluster_test",
-            run_test(package, "nc_cluster_test", &settings),
+            package.test("nc_cluster_test", &settings),
         );
         for test in under_replacement {
-            let result =
-                while_nodes_are_replaced(&mut cluster, || run_test(package, test, &settings));
+            let result = while_nodes_are_replaced(&mut cluster, || package.test(test, &settings));
             note(test, result);
         }
     }
@@ -193,31 +207,47 @@ fn build_server(metadata: &Metadata) -> Result<PathBuf> {
     if !built.success() {
         return Err("the server does not build".into());
     }
-    let name = format!("highwater{}", std::env::consts::EXE_SUFFIX);
-    Ok(metadata.target_directory.join("release").join(name).into())
+    Ok(program(metadata, "release"))
 }
 
-/// Runs one test binary of the package; gives the number of passed tests, which is not zero.
-fn run_test(package: &Path, test: &str, settings: &[(&str, &str)]) -> Result<u32> {
-    let build = package.with_file_name("build");
-    let mut command = cargo();
-    command
-        .current_dir(package)
-        .env("CARGO_TARGET_DIR", build)
-        .envs(settings.iter().copied())
-        .args(["test", "--release", "--features", "tracing", "--test", test]);
-    if IGNORED_BY_DEFAULT.contains(&test) {
-        command.args(["--", "--ignored", "--nocapture"]);
-    }
-    let run = command.stderr(Stdio::inherit()).output()?;
-    let output = String::from_utf8_lossy(&run.stdout);
-    print!("{output}");
-    if !run.status.success() {
-        return Err(format!("cargo test ended with {}", run.status).into());
-    }
-    match passed(&output) {
-        0 => Err("no test ran".into()),
-        passed => Ok(passed),
+/// Our server, where a build of this profile puts it.
+fn program(metadata: &Metadata, folder: &str) -> PathBuf {
+    let name = format!("highwater{}", std::env::consts::EXE_SUFFIX);
+    metadata.target_directory.join(folder).join(name).into()
+}
+
+/// The published package, unpacked.
+struct Package {
+    folder: PathBuf,
+    profile: Profile,
+}
+
+impl Package {
+    /// Runs one of its test binaries; gives the number of passed tests, which is not zero.
+    fn test(&self, test: &str, settings: &[(&str, &str)]) -> Result<u32> {
+        let build = self.folder.with_file_name("build");
+        let mut command = cargo();
+        command
+            .current_dir(&self.folder)
+            .env("CARGO_TARGET_DIR", build)
+            .envs(settings.iter().copied())
+            .args(["test", "--features", "tracing", "--test", test]);
+        if self.profile == Profile::Release {
+            command.arg("--release");
+        }
+        if IGNORED_BY_DEFAULT.contains(&test) {
+            command.args(["--", "--ignored", "--nocapture"]);
+        }
+        let run = command.stderr(Stdio::inherit()).output()?;
+        let output = String::from_utf8_lossy(&run.stdout);
+        print!("{output}");
+        if !run.status.success() {
+            return Err(format!("cargo test ended with {}", run.status).into());
+        }
+        match passed(&output) {
+            0 => Err("no test ran".into()),
+            passed => Ok(passed),
+        }
     }
 }
 

@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         ["verify"] => verify::run,
         ["tidy"] => tidy::run,
         ["demo"] => demo::run,
-        ["interop"] => interop::run,
+        ["interop"] => || interop::run(interop::Profile::Release),
         ["prove"] => prove::run,
         ["prove", "--here"] => prove::run_here,
         ["images"] => images,

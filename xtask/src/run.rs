@@ -138,23 +138,47 @@ fn quoted(word: &str) -> String {
 }
 
 /// Steps that all run even if one fails.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Steps {
     failed: Vec<String>,
+    /// The seconds of each, in order.
+    times: Vec<(String, f64)>,
+    /// When the last one ended.
+    last: Instant,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self {
+            failed: Vec::new(),
+            times: Vec::new(),
+            last: Instant::now(),
+        }
+    }
 }
 
 impl Steps {
-    /// Notes how a step ended.
+    /// Notes how a step ended that has begun when the one before ended.
     pub(crate) fn note(&mut self, step: &str, outcome: Result<()>) {
+        let taken = self.last.elapsed();
+        self.last = Instant::now();
+        self.times.push((step.to_owned(), taken.as_secs_f64()));
         if let Err(error) = outcome {
             println!("{step}: FAILED: {error}");
             self.failed.push(format!("{step}: {error}"));
         }
     }
 
+    /// Prints how long each took.
+    ///
     /// # Errors
     /// Some step failed.
     pub(crate) fn finish(self) -> Result<()> {
+        let times = self.times.iter();
+        let times: Vec<_> = times
+            .map(|(step, seconds)| format!("{step} {seconds:.0} s"))
+            .collect();
+        println!("times: {}", times.join(", "));
         match self.failed.len() {
             0 => Ok(()),
             count => Err(format!("{count} failed\n{}", self.failed.join("\n")).into()),

@@ -73,8 +73,8 @@ pub(crate) fn run() -> Result<()> {
     });
 
     steps.note("interop", totals.run(&cargo(&targets.interop)));
-    println!("\n$ cargo xtask interop");
-    steps.note("interop", interop::run());
+    println!("\n$ cargo xtask interop, not optimized");
+    steps.note("interop", interop::run(interop::Profile::Dev));
 
     let lacking = features.lack_mysql_client();
     steps.note("conformance", totals.print(expected(lacking)));
