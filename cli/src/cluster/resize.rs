@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use highwater_server::cluster::{self, OperatorError};
+use highwater_server::cluster::{self, ClusterMode, OperatorError};
 
 use super::{ClusterError, Files, leader, say};
 
@@ -13,6 +13,9 @@ use super::{ClusterError, Files, leader, say};
 /// the five addresses to every client first. Tells with which generation each new node has to be started,
 /// on an empty data directory. Then waits until both have caught up, and lets them vote in one step: there
 /// are never four voters.
+///
+/// Of a volatile cluster the new nodes are started like all others: without a generation and a data directory.
+/// The leader lets them in from then on.
 ///
 /// Example:
 ///   highwater cluster grow --cluster /etc/highwater/cluster.toml
@@ -29,8 +32,8 @@ pub(super) struct Grow {
 /// Remove two nodes of a cluster of five, without a stop.
 ///
 /// Both go in one step: there are never four voters. A node that leads hands over first. Each of them ends by
-/// itself when it hears of it, and does not start again with its data directory. Two nodes that were to
-/// join and do not vote yet can be removed in the same way.
+/// itself when it hears of it, and does not start again with its data directory; in a volatile cluster it is
+/// not let in when it starts again. Two nodes that were to join and do not vote yet can be removed in the same way.
 ///
 /// Example:
 ///   highwater cluster remove --cluster /etc/highwater/cluster.toml --slot 3 --slot 4
@@ -48,10 +51,14 @@ pub(super) async fn grow(options: &Grow) -> Result<(), ClusterError> {
     let (file, tls) = options.files.read()?;
     let asked = leader(&file, &tls).await?;
     for place in cluster::grow(&file, asked, tls.clone()).await? {
-        say(&format!(
-            "start the new node of slot {} with --cluster-generation {}, on an empty data directory\n",
-            place.slot, place.generation
-        ))?;
+        let (slot, generation) = (place.slot, place.generation);
+        say(&match file.mode() {
+            ClusterMode::Volatile => format!("start the new node of slot {slot}\n"),
+            _ => format!(
+                "start the new node of slot {slot} with --cluster-generation {generation}, on an empty data \
+                 directory\n"
+            ),
+        })?;
     }
     let until = tokio::time::Instant::now() + Duration::from_secs(options.wait);
     loop {

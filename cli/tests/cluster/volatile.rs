@@ -145,3 +145,62 @@ fn a_volatile_node_is_given_nothing_to_keep_its_memory_in() {
         "what a node keeps is said by its cluster file",
     );
 }
+
+/// The commands that an operator gives, and nothing else: which nodes are let in is left to the cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn three_processes_become_five_and_three_again_under_load() {
+    let mut nodes = Nodes::begun_with(&["--volatile"]).await;
+    nodes.know_five().await;
+    let client = nodes.client().await;
+    let kept = client.acquire(&key("kept"), options()).await.expect("free");
+    let stop = Arc::new(AtomicBool::new(false));
+    let load = tokio::spawn(cycle(nodes.client().await, Arc::clone(&stop)));
+    let mut grow = highwater(&["cluster", "grow", "--cluster"]);
+    grow.arg(nodes.path()).stdout(Stdio::piped());
+    let mut grow = grow.spawn().expect("starts");
+    let mut lines = BufReader::new(grow.stdout.take().expect("a pipe")).lines();
+    for slot in [3, 4] {
+        let line = lines.next().expect("a line").expect("text");
+        assert_eq!(line, format!("start the new node of slot {slot}"));
+        nodes.start(slot);
+    }
+    let line = lines.next().expect("a line").expect("text");
+    assert_eq!(line, "five nodes vote");
+    assert!(grow.wait().expect("a process of ours").success());
+    whole(&nodes).await;
+
+    // The one that leads and one that does not.
+    let leader = nodes.leader().await;
+    let gone = [leader, (leader + 3) % 5];
+    let mut remove = highwater(&["cluster", "remove", "--cluster"]);
+    remove.arg(nodes.path());
+    for slot in gone {
+        remove.args(["--slot", &slot.to_string()]);
+    }
+    let output = remove.output().expect("runs");
+    assert!(output.status.success(), "{output:?}");
+    for slot in gone {
+        let mut process = nodes.processes[slot].take().expect("it runs");
+        assert!(process.wait().expect("a process of ours").success());
+        nodes.start(slot);
+        let refused = "this slot is not part of the cluster";
+        wait_for(&nodes, refused, |said, _| {
+            let line = said
+                .lines()
+                .find(|line| line.starts_with(&format!("slot {slot} ")));
+            line.is_some_and(|line| line.contains(refused))
+        })
+        .await;
+        nodes.kill(slot);
+    }
+    whole(&nodes).await;
+    stop.store(true, Ordering::Relaxed);
+    let cycles = load.await.expect("it goes on to the end");
+    println!("lock cycles meanwhile: {cycles}");
+    assert!(cycles > 0);
+    let taken = client
+        .acquire(&key("kept"), options().wait(Duration::ZERO))
+        .await;
+    assert_eq!(taken.err(), Some(AcquireError::TimedOut));
+    assert_eq!(kept.release().await, Ok(Release::Released));
+}

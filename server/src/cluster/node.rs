@@ -359,6 +359,12 @@ fn members(metrics: &openraft::RaftMetrics<super::types::Types>) -> Option<Membe
     let place = |id: &u64| Member::from_id(*id).map(Place::from);
     let voters = config.membership().get_joint_config().iter();
     let learners = config.membership().learner_ids();
+    // By generation: the newest one of a slot comes last.
+    let nodes = config.membership().nodes();
+    let addresses = nodes.filter_map(|(id, address)| {
+        let member = Member::from_id(*id)?;
+        Some((member.slot.get(), address.0.clone()))
+    });
     Some(Members {
         term: id.committed_leader_id().term,
         entry: id.index(),
@@ -367,6 +373,7 @@ fn members(metrics: &openraft::RaftMetrics<super::types::Types>) -> Option<Membe
             .map(|voters| voters.iter().filter_map(place).collect())
             .collect(),
         learners: learners.filter_map(|id| place(&id)).collect(),
+        addresses: addresses.collect(),
     })
 }
 

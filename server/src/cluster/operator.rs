@@ -96,9 +96,12 @@ pub async fn promote(
 /// generations with which they have to be started, each on a data directory of its own. Asked again before
 /// [`admit`] has succeeded, it gives the same ones.
 ///
+/// In a volatile cluster the two are started like all others, without a generation: from now on the leader lets them
+/// in. What is given are generations that are lower than theirs, or their own.
+///
 /// # Errors
-/// The node that is asked does not lead, there are not three voters and five nodes in the file, other nodes
-/// are learning, or the cluster is volatile.
+/// The node that is asked does not lead, there are not three voters and five nodes in the file, or other nodes
+/// are learning.
 pub async fn grow(
     file: &ClusterFile,
     leader: u8,
@@ -114,7 +117,7 @@ pub async fn grow(
 }
 
 /// Has the leader let the two new nodes of [`grow`] vote beside the other three, if both have caught up; says
-/// whether five nodes vote.
+/// whether five nodes vote. In a volatile cluster it does so without being asked.
 ///
 /// # Errors
 /// The node that is asked does not lead, or nobody waits to join.
@@ -132,8 +135,8 @@ pub async fn admit(
 ///
 /// # Errors
 /// The node that is asked does not lead, or is one of the two: then it has handed the lead over to one that
-/// stays, which is to be asked instead. There are not five voters, or so few of the others
-/// are there that they would not be a majority.
+/// stays, which is to be asked instead. There are not five voters; one that would stay is being replaced; or so few
+/// of the others are there that they would not be a majority, or, in a volatile cluster, not all of them.
 pub async fn remove(
     file: &ClusterFile,
     leader: u8,

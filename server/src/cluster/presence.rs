@@ -29,7 +29,7 @@ use super::peer::link::Link;
 use super::replica::Replica;
 use super::snapshots::Snapshots;
 use super::start::ClusterError;
-use super::status::{NodeRole, NodeStatus};
+use super::status::{Members, NodeRole, NodeStatus};
 use super::survey::{A_LEADER, Gone, Survey};
 use super::types::{Address, Member, Raft};
 use crate::system::{self, NodeClock};
@@ -48,6 +48,8 @@ pub(crate) struct Presence {
     node: OnceLock<Arc<Node>>,
     /// Something that happens to a process without a node.
     stage: Mutex<Stage>,
+    /// The newest members that others have told of, as agreed on.
+    heard_of: Mutex<Option<Members>>,
     entering: tokio::sync::Mutex<()>,
     entered: Notify,
 }
@@ -89,6 +91,7 @@ impl Presence {
             process: process.iter().map(|byte| format!("{byte:02x}")).collect(),
             node: OnceLock::new(),
             stage: Mutex::new(Stage::Fresh),
+            heard_of: Mutex::new(None),
             entering: tokio::sync::Mutex::new(()),
             entered: Notify::new(),
         }
@@ -154,8 +157,8 @@ impl Presence {
 
     /// Keeps the node going, and waits first until the process is one. Returns when it cannot go on.
     pub(super) async fn live(self: Arc<Self>) {
-        let node = match self.find_place().await {
-            Ok(node) => node,
+        let (node, let_in_by) = match self.find_place().await {
+            Ok(found) => found,
             Err(error) => {
                 tracing::error!(%error, "this process cannot have a part in the cluster");
                 self.desk.fail();
@@ -171,7 +174,7 @@ impl Presence {
         tasks.spawn(async move { leaver.give_way().await });
         tokio::select! {
             () = node.watch() => {}
-            gone = self.look_around(&node) => match gone {
+            gone = self.look_around(&node, let_in_by) => match gone {
                 Gone::Displaced(newer) => {
                     tracing::error!(
                         member = %node.member(), newer,
@@ -196,27 +199,31 @@ impl Presence {
         if !matches!(left, Ok(Ok(()))) {
             tracing::error!(?left, "no mark can be left that this node was removed");
         }
-        tracing::error!(
-            %member,
-            "this node was removed from the cluster: it ends, and does not start again with this data directory"
-        );
+        let and_then = match self.folder {
+            Some(_) => "does not start again with this data directory",
+            None => "has no part in it when it starts again",
+        };
+        tracing::error!(%member, "this node was removed from the cluster: it ends, and {and_then}");
         self.desk.remove();
     }
 
-    /// Waits until this process is a node, and does what it takes.
-    async fn find_place(&self) -> Result<Arc<Node>, ClusterError> {
+    /// Waits until this process is a node, and does what it takes. Gives the entry too by which a leader has let it
+    /// in.
+    async fn find_place(&self) -> Result<(Arc<Node>, Option<u64>), ClusterError> {
         let mut survey = Survey::new(self);
         let mut pause = SHORTEST_PAUSE;
+        let mut let_in_by = None;
         loop {
             if let Some(node) = self.node() {
-                return Ok(Arc::clone(node));
+                return Ok((Arc::clone(node), let_in_by));
             }
-            let found = survey.ask().await;
+            let found = survey.ask(self).await;
             match self.stage() {
                 Stage::Fresh if found.has_begun() => self.give_up_being_first().await?,
                 Stage::Fresh => {}
-                Stage::Joining { .. } => match survey.join(&found, &self.process).await {
-                    Ok(generation) => {
+                Stage::Joining { .. } => match survey.join(&self.process).await {
+                    Ok((generation, entry)) => {
+                        let_in_by = Some(entry);
                         let slot = self.slot;
                         self.become_new(Member { slot, generation }).await?;
                         continue;
@@ -250,7 +257,32 @@ impl Presence {
         self.waits_for(A_LEADER.to_owned());
     }
 
-    /// The cluster has begun and this process was not there: the mark of its slot is lost.
+    /// The newest members that this process knows of, from its own log or from others.
+    pub(super) fn newest_members(&self) -> Option<Members> {
+        let own = self.node().and_then(|node| node.status().members);
+        own.into_iter()
+            .chain(self.heard_of())
+            .max_by_key(Members::age)
+    }
+
+    fn heard_of(&self) -> Option<Members> {
+        let heard = self.heard_of.lock();
+        heard.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Others say that these members are agreed on.
+    pub(super) fn hear_of(&self, members: &Members) {
+        let heard = self.heard_of.lock();
+        let mut heard = heard.unwrap_or_else(PoisonError::into_inner);
+        if heard
+            .as_ref()
+            .is_none_or(|heard| heard.age() <= members.age())
+        {
+            *heard = Some(members.clone());
+        }
+    }
+
+    /// The cluster has begun and this process was not there: its slot is a new one, or its mark is lost.
     async fn give_up_being_first(&self) -> Result<(), ClusterError> {
         let _one = self.entering.lock().await;
         if self.node().is_some() {
@@ -297,7 +329,7 @@ impl Presence {
             clock: ClockStatus::default(),
             begun: waits_for.is_some(),
             process: String::new(),
-            members: None,
+            members: self.heard_of(),
             whole: false,
             dead: false,
             waits_for,

@@ -6,6 +6,10 @@
 //! members. It took an entry to let in any node that their slot ever had, and another one to remove it, so no
 //! generation was that high: a node that was removed while it was away, and comes back after its slot
 //! has a new one, is taken for nobody else.
+//!
+//! In a volatile cluster nobody is started with a generation. There this number is one that no process ever
+//! has: it opens the slot, and the process that knocks gets the next one (see `succession`). The leader lets
+//! both vote by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +27,8 @@ pub(super) type Newcomers = BTreeMap<Slot, Address>;
 
 impl Node {
     /// Lets the nodes learn that make five of three voters: gives the generation that each of them has to
-    /// have. They vote when [`Node::admit`] finds that both have caught up. Asked again, it gives the same.
+    /// have, or a lower one in a volatile cluster. They vote when [`Node::admit`] finds that both have caught up.
+    /// Asked again, it gives the newest ones.
     pub(super) async fn grow(&self, newcomers: Newcomers) -> Result<Vec<Member>, Failure> {
         let _one = self.changing.lock().await;
         let seen = self.resizable()?;
@@ -38,11 +43,11 @@ impl Node {
         if wanted.len() != MOST - FEWEST {
             return Err("the cluster file of the operator has to have five nodes".into());
         }
-        let learning = seen.learners();
-        if learning.iter().map(|member| &member.slot).eq(wanted.keys()) {
-            return Ok(learning.into_iter().collect());
+        let joining = seen.joining();
+        if joining.iter().map(|member| &member.slot).eq(wanted.keys()) {
+            return Ok(joining.into_iter().collect());
         }
-        if !learning.is_empty() {
+        if !seen.learners().is_empty() {
             return Err("another node is learning: wait for it, or remove it".into());
         }
         let generation = seen.entry() + 2;
@@ -58,27 +63,31 @@ impl Node {
         Ok(members)
     }
 
+    /// Whether two nodes wait to vote beside three, and have caught up.
+    pub(super) fn may_admit(&self, seen: &Seen) -> bool {
+        let joining = seen.joining();
+        joining.len() == MOST - FEWEST
+            && seen.voters().count() == FEWEST
+            && joining.iter().all(|one| self.is_up_to_date(seen, *one))
+    }
+
     /// Lets the nodes vote that have learned, if both have caught up. Says whether they have, and the change is
-    /// through.
+    /// through. One that learns to replace another node goes on learning.
     pub(super) async fn admit(&self) -> Result<bool, Failure> {
         let _one = self.changing.lock().await;
         let seen = self.resizable()?;
-        let mut voting = slots(seen.voters());
-        let learning = seen.learners();
-        if voting.len() == MOST && learning.is_empty() {
+        let voting = seen.voters().count();
+        let joining = seen.joining();
+        if voting == MOST {
             return Ok(true);
         }
-        voting.extend(slots(learning.iter().copied()));
-        if voting.len() != MOST || learning.len() != MOST - FEWEST {
+        if voting != FEWEST || joining.len() != MOST - FEWEST {
             return Err("there are not two nodes that wait to join".into());
         }
-        if !learning
-            .iter()
-            .all(|member| self.is_up_to_date(&seen, *member))
-        {
+        if !self.may_admit(&seen) {
             return Ok(false);
         }
-        let voters = seen.voters().chain(learning).map(Member::id);
+        let voters = seen.voters().chain(joining).map(Member::id);
         let change = ChangeMembers::ReplaceAllVoters(voters.collect());
         self.change(&seen, change).await?;
         tracing::warn!("five nodes vote");
@@ -90,19 +99,15 @@ impl Node {
     pub(super) async fn shrink(&self, leaving: &BTreeSet<Slot>) -> Result<(), Failure> {
         let _one = self.changing.lock().await;
         let seen = self.resizable()?;
-        let learning = seen.learners();
+        let (learning, joining) = (seen.learners(), seen.joining());
         let gone = |slot: Slot| leaving.contains(&slot);
-        if !learning.is_empty() {
-            if !learning.iter().all(|member| gone(member.slot)) || leaving.len() != learning.len() {
+        if !joining.is_empty() {
+            if slots(joining.iter().copied()) != *leaving {
                 return Err("nodes are learning: let them vote or remove those first".into());
             }
-            // Its number must not come again: whoever replaces it again gets the next one.
-            let voters = slots(seen.voters());
-            if learning.iter().any(|member| voters.contains(&member.slot)) {
-                return Err("it is to replace a node: replace that again instead".into());
-            }
-            let ids = learning.iter().map(|member| member.id()).collect();
-            return self.change(&seen, ChangeMembers::RemoveNodes(ids)).await;
+            let ids = joining.iter().map(|member| member.id()).collect();
+            let change = ChangeMembers::RemoveNodes(ids);
+            return self.change(&seen, change).await.map(drop);
         }
         let voters = slots(seen.voters());
         if voters.len() == FEWEST && leaving.is_disjoint(&voters) {
@@ -114,6 +119,9 @@ impl Node {
         }
         if leaving.len() != MOST - FEWEST || !leaving.iter().all(|slot| voters.contains(slot)) {
             return Err("two of the five that vote have to go at once".into());
+        }
+        if !learning.iter().all(|member| gone(member.slot)) {
+            return Err("a node is being replaced: wait until it votes, or remove that one".into());
         }
         if gone(self.member.slot) {
             // Not to the other one that is to go, or they would hand it to each other for ever.
@@ -131,22 +139,28 @@ impl Node {
             let is_there = self.is_up_to_date(&seen, *member) && self.answers(*member).await;
             well += usize::from(*member == self.member || is_there);
         }
-        if well <= FEWEST / 2 {
+        // What one of the three does not remember, too few others do.
+        let least = match self.file.mode() {
+            ClusterMode::Volatile => FEWEST,
+            ClusterMode::Durable => FEWEST / 2 + 1,
+        };
+        if well < least {
             return Err("too few of those that would stay are there and have caught up".into());
         }
         tracing::warn!(?leaving, "two nodes are to be removed");
         let stay: BTreeSet<u64> = stay.iter().map(|member| member.id()).collect();
-        self.change(&seen, ChangeMembers::ReplaceAllVoters(stay))
-            .await?;
+        let learners = learning.iter().map(|member| member.id()).collect();
+        let change = ChangeMembers::Batch(vec![
+            ChangeMembers::RemoveNodes(learners),
+            ChangeMembers::ReplaceAllVoters(stay),
+        ]);
+        self.change(&seen, change).await?;
         tracing::warn!("three nodes vote");
         Ok(())
     }
 
     /// The members, if they may be changed to more or fewer.
     fn resizable(&self) -> Result<Seen, Failure> {
-        if self.file.mode() == ClusterMode::Volatile {
-            return Err("the nodes of a volatile cluster are always the same".into());
-        }
         let seen = self.seen()?;
         match seen.is_changing() {
             true => Err("the members are changing: try again".into()),
@@ -210,7 +224,46 @@ const MOST: usize = 5;
 
 #[cfg(test)]
 mod tests {
+    use openraft::EntryPayload;
+
     use super::*;
+    use crate::cluster::testing::{begun, eventually};
+    use crate::cluster::types::Membership;
+
+    /// A node that was let in and has gone again keeps nobody from removing its slot.
+    #[tokio::test]
+    async fn a_slot_goes_with_everybody_who_wanted_to_be_its_node() {
+        let (_folder, presences) = begun().await;
+        let node = presences[0].node().unwrap();
+        let seen = node.seen().unwrap();
+        let member = |slot, generation| Member {
+            slot: Slot::new(slot).unwrap(),
+            generation,
+        };
+        let gone = [member(3, 2), member(4, 2), member(4, 3)];
+        let voters = seen.voters().chain([gone[0], gone[1]]);
+        let voters: BTreeSet<u64> = voters.map(Member::id).collect();
+        let others = seen.voters().map(|voter| {
+            let of_slot = presences.iter().find(|other| other.slot == voter.slot);
+            let file = node.file.node(of_slot.unwrap().slot.get()).unwrap();
+            (voter.id(), Address(file.addresses.peers.clone()))
+        });
+        let nowhere = Address("127.0.0.1:9".to_owned());
+        let gone = gone.map(|member| (member.id(), nowhere.clone()));
+        let members = others.chain(gone).collect::<BTreeMap<_, _>>();
+        let five = Membership::new(vec![voters], members).unwrap();
+        let left = node.raft.append_membership(five, EntryPayload::Blank, []);
+        left.await.unwrap();
+        let leaving = [3, 4].map(|slot| Slot::new(slot).unwrap()).into();
+        eventually(|| node.seen().is_ok_and(|seen| seen.voters().count() == 5)).await;
+        let other = [0, 3].map(|slot| Slot::new(slot).unwrap()).into();
+        let refused = node.shrink(&other).await.unwrap_err().to_string();
+        assert!(refused.contains("is being replaced"), "{refused}");
+        node.shrink(&leaving).await.unwrap();
+        eventually(|| presences.iter().any(|presence| presence.status().whole)).await;
+        let seen = node.seen().unwrap();
+        assert_eq!((seen.voters().count(), seen.learners().len()), (3, 0));
+    }
 
     #[test]
     fn what_an_operator_asks_for_and_is_told_arrives_as_it_was() {

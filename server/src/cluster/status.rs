@@ -1,5 +1,7 @@
 //! What a node says of itself to an operator.
 
+use std::collections::BTreeMap;
+
 use super::clocks::ClockStatus;
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +40,8 @@ pub struct NodeStatus {
     /// Tells one process from another, in 32 hexadecimal digits.
     #[serde(default)]
     pub process: String,
-    /// Who belongs to the cluster, as the log of this node says; none if it says nothing yet.
+    /// Who belongs to the cluster, as the log of this node says; none if it says nothing yet. A process without
+    /// a part in the cluster says what it has heard from others, if that is agreed on.
     #[serde(default)]
     pub members: Option<Members>,
     /// Of the leader: whether no member is being replaced, and all of them are there, know who the others
@@ -68,6 +71,9 @@ pub struct Members {
     pub voters: Vec<Vec<Place>>,
     /// Those that are learning, before they vote.
     pub learners: Vec<Place>,
+    /// Where peers reach them, `HOST:PORT`, by slot; of two in one slot, the newer one.
+    #[serde(default)]
+    pub addresses: BTreeMap<u8, String>,
 }
 
 /// One of the nodes that have had a slot.

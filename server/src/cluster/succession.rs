@@ -55,6 +55,12 @@ impl Seen {
         learners.filter_map(Member::from_id).collect()
     }
 
+    /// The nodes that learn and are to vote beside the others, and not in the place of one of them.
+    pub(super) fn joining(&self) -> BTreeSet<Member> {
+        let beside = |member: &Member| self.voters().all(|voter| voter.slot != member.slot);
+        self.learners().into_iter().filter(beside).collect()
+    }
+
     pub(super) fn is_changing(&self) -> bool {
         self.membership.get_joint_config().len() > 1
     }
@@ -87,19 +93,19 @@ impl Node {
         }
     }
 
-    /// Changes the members if they still are what was seen. Without an error a majority has it.
+    /// Changes the members if they still are what was seen. Without an error a majority has it; gives the number
+    /// of the entry.
     pub(super) async fn change(
         &self,
         seen: &Seen,
         change: ChangeMembers<u64, Address>,
-    ) -> Result<(), Failure> {
+    ) -> Result<u64, Failure> {
         let last_membership_log_id = seen.at;
         let unchanged = Precondition::LastMembershipLogId {
             last_membership_log_id,
         };
         let changed = self.raft.change_membership_if(change, false, [unchanged]);
-        timeout(CHANGE_TIME, changed).await??;
-        Ok(())
+        Ok(timeout(CHANGE_TIME, changed).await??.log_id.index())
     }
 
     /// Lets a new node take a slot over whose node is gone, in a durable cluster: gives the generation
@@ -118,21 +124,22 @@ impl Node {
             if !was_there || self.answers(newest).await {
                 return Ok(newest.generation);
             }
-            return self.reserve(&seen, newest, &[newest]).await;
+            return self.reserve_as_known(&seen, newest, &[newest]).await;
         }
         if newest == self.member || self.answers(newest).await {
             return Err("the node of this slot still answers: stop it first".into());
         }
-        self.reserve(&seen, newest, &[]).await
+        self.reserve_as_known(&seen, newest, &[]).await
     }
 
     /// Lets a process of a volatile cluster that has no memory take its slot over: gives the generation
-    /// that it has from now on, and that no other process ever has. It votes when it has caught up.
+    /// that it has from now on, and that no other process ever has, and the entry that says so. It votes when
+    /// it has caught up, and in a slot that [`Node::grow`] has opened, when the other one has too.
     ///
     /// It is refused as long as the node of the slot answers, also if that is learning itself. The process
     /// that asks has to be the one that the other nodes find at the address of the slot: two
     /// that are there at once cannot take the slot from each other in turns.
-    pub(super) async fn let_in(&self, slot: Slot, process: &str) -> Result<u64, Failure> {
+    pub(super) async fn let_in(&self, slot: Slot, process: &str) -> Result<(u64, u64), Failure> {
         if self.file.mode() != ClusterMode::Volatile {
             return Err("only a process of a volatile cluster joins by itself".into());
         }
@@ -145,10 +152,7 @@ impl Node {
         let newest = *of_slot
             .last()
             .ok_or("this slot is not part of the cluster")?;
-        let there = self.process_of(slot).await?;
-        if there.process != process || there.generation != 0 {
-            return Err("another process is there where the others look for this slot".into());
-        }
+        let address = self.find(&seen, newest, process).await?;
         for member in &of_slot {
             if *member == self.member || self.is_lively(*member) || self.answers(*member).await {
                 return Err(format!("{member} still answers").into());
@@ -159,40 +163,84 @@ impl Node {
             .into_iter()
             .filter(|old| !seen.votes(*old))
             .collect();
-        self.reserve(&seen, newest, &gone).await
+        self.reserve(&seen, newest, &gone, address).await
+    }
+
+    /// The same as [`Node::reserve`], where the next node of the slot is looked for first.
+    async fn reserve_as_known(
+        &self,
+        seen: &Seen,
+        newest: Member,
+        gone: &[Member],
+    ) -> Result<u64, Failure> {
+        let address = self.addresses(seen, newest).into_iter().next();
+        let address = address.unwrap_or_default();
+        let (generation, _) = self.reserve(seen, newest, gone, address).await?;
+        Ok(generation)
     }
 
     /// Adds the next node of a slot to the members, as a learner, in the place of the learners of the
-    /// slot that are gone.
-    async fn reserve(&self, seen: &Seen, newest: Member, gone: &[Member]) -> Result<u64, Failure> {
+    /// slot that are gone. Gives its generation, and the entry that says so.
+    async fn reserve(
+        &self,
+        seen: &Seen,
+        newest: Member,
+        gone: &[Member],
+        address: Address,
+    ) -> Result<(u64, u64), Failure> {
         let newcomer = Member {
             generation: newest.generation + 1,
             ..newest
         };
-        // The file of this node may be older than the membership.
-        let node = self.file.node(newest.slot.get());
-        let known = seen.membership.get_node(&newest.id()).cloned();
-        let address = node.map(|node| Address(node.addresses.peers.clone()));
-        let address = address.or(known).unwrap_or_default();
         tracing::warn!(replaced = %newest, by = newcomer.generation, "a node is to be replaced");
         let gone = gone.iter().map(|member| member.id()).collect();
         let change = ChangeMembers::Batch(vec![
             ChangeMembers::RemoveNodes(gone),
             ChangeMembers::AddNodes([(newcomer.id(), address)].into()),
         ]);
-        self.change(seen, change).await?;
-        Ok(newcomer.generation)
+        let entry = self.change(seen, change).await?;
+        Ok((newcomer.generation, entry))
     }
 
-    /// What the process says of itself that is there where this slot is looked for.
-    async fn process_of(&self, slot: Slot) -> Result<NodeStatus, Failure> {
-        let node = self.file.node(slot.get());
-        let node = node.ok_or("this slot is not in the cluster file")?;
+    /// Where a process of this slot is looked for: where the file of this node says, and where the log does. Either
+    /// may be the older one.
+    fn addresses(&self, seen: &Seen, newest: Member) -> Vec<Address> {
+        let node = self.file.node(newest.slot.get());
+        let told = node.map(|node| Address(node.addresses.peers.clone()));
+        let known = seen.membership.get_node(&newest.id()).cloned();
+        let known = known.filter(|known| told.as_ref() != Some(known));
+        told.into_iter().chain(known).collect()
+    }
+
+    /// Where this process is, if it is there where its slot is looked for, and no node.
+    async fn find(&self, seen: &Seen, newest: Member, process: &str) -> Result<Address, Failure> {
+        let addresses = self.addresses(seen, newest).into_iter();
+        let asked = addresses.map(|address| async {
+            let there = self.process_at(newest.slot, &address).await;
+            (address, there)
+        });
+        let mut refused: Option<Failure> = None;
+        for (address, there) in futures_util::future::join_all(asked).await {
+            match there {
+                Ok(there) if there.process == process && there.generation == 0 => {
+                    return Ok(address);
+                }
+                Ok(_) => {
+                    let why = "another process is there where the others look for this slot";
+                    refused = Some(why.into());
+                }
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| "nobody knows where this slot is".into()))
+    }
+
+    /// What the process says of itself that is there.
+    async fn process_at(&self, slot: Slot, address: &Address) -> Result<NodeStatus, Failure> {
         let own = Caller::Process(self.member.slot);
         let generation = None;
         let to = Callee { slot, generation };
-        let address = node.addresses.peers.clone();
-        let link = Link::new(Arc::clone(self.trust()), own, to, address);
+        let link = Link::new(Arc::clone(self.trust()), own, to, address.0.clone());
         let said = link.call(STATUS, Vec::new(), ASK_TIME).await;
         let said = said.map_err(|error| format!("nothing to be seen of its process: {error}"))?;
         NodeStatus::decode(&said).ok_or("it speaks another version".into())
@@ -299,6 +347,11 @@ impl Node {
                 left = None;
                 if let Some(newcomer) = self.heir_of_a_slot(&seen) {
                     self.hand_slot_over(newcomer).await;
+                } else if self.file.mode() == ClusterMode::Volatile
+                    && self.may_admit(&seen)
+                    && let Err(error) = self.admit().await
+                {
+                    tracing::warn!(error, "two new nodes do not vote yet");
                 }
                 continue;
             }
@@ -310,7 +363,7 @@ impl Node {
             if since.elapsed() >= LEFT_TIME {
                 let none = ChangeMembers::AddVoterIds(BTreeSet::new());
                 match self.change(&seen, none).await {
-                    Ok(()) => tracing::info!("a change of the members is finished"),
+                    Ok(_) => tracing::info!("a change of the members is finished"),
                     Err(error) => tracing::debug!(error, "a change of the members waits"),
                 }
             }
@@ -365,7 +418,7 @@ impl Node {
         }
         let change = ChangeMembers::ReplaceAllVoters(seen.with(newcomer));
         match self.change(&seen, change).await {
-            Ok(()) => tracing::info!(%newcomer, "votes in the place of the one before"),
+            Ok(_) => tracing::info!(%newcomer, "votes in the place of the one before"),
             Err(error) => tracing::warn!(%newcomer, error, "does not vote yet"),
         }
     }
@@ -419,8 +472,8 @@ mod tests {
         let node = presences[0].node().unwrap();
         let other = Member::first(presences[1].slot);
         let seen = node.seen().unwrap();
-        assert_eq!(node.reserve(&seen, other, &[]).await.unwrap(), 2);
-        let late = node.reserve(&seen, other, &[]).await;
+        assert_eq!(node.reserve_as_known(&seen, other, &[]).await.unwrap(), 2);
+        let late = node.reserve_as_known(&seen, other, &[]).await;
         assert!(late.is_err(), "two processes have one generation");
         eventually(|| node.seen().unwrap().of(other.slot).len() == 2).await;
     }
@@ -436,14 +489,19 @@ mod tests {
             ..other
         };
         let seen = node.seen().unwrap();
-        assert_eq!(node.reserve(&seen, other, &[]).await.unwrap(), 2);
+        assert_eq!(node.reserve_as_known(&seen, other, &[]).await.unwrap(), 2);
         let generations = || {
             let of_slot = node.seen().unwrap().of(other.slot).into_iter();
             of_slot.map(|member| member.generation).collect::<Vec<_>>()
         };
         eventually(|| generations() == [1, 2]).await;
         let seen = node.seen().unwrap();
-        assert_eq!(node.reserve(&seen, second, &[second]).await.unwrap(), 3);
+        assert_eq!(
+            node.reserve_as_known(&seen, second, &[second])
+                .await
+                .unwrap(),
+            3
+        );
         eventually(|| generations() == [1, 3]).await;
     }
 

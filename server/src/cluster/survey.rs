@@ -5,15 +5,17 @@
 //! voters has lost its memory. Neither decides anything about locks: those are safe because nobody
 //! grants without a majority of the voters. It is for the people who have to do something about it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_protocol::handshake::Slot;
 use tokio::time::{Instant, sleep};
 
+use super::bytes::{Malformed, Reader};
 use super::desk::Role;
 use super::node::Node;
+use super::peer::Trust;
 use super::peer::frame::{JOIN, STATUS};
 use super::peer::handshake::{Callee, Caller};
 use super::peer::link::Link;
@@ -23,11 +25,27 @@ use crate::system;
 
 /// See the module's description.
 pub(super) struct Survey {
-    others: Vec<Link>,
+    trust: Arc<Trust>,
+    own: Slot,
+    /// Where the cluster file says that the others are. It may be older than the newest members, or newer.
+    told: BTreeSet<Whereabouts>,
+    /// Where those who answered last look for each other.
+    hints: BTreeSet<Whereabouts>,
+    others: BTreeMap<Whereabouts, Link>,
+    /// Where one has said that it leads.
+    leader: Option<Whereabouts>,
     /// How many slots the cluster file has.
     slots: usize,
     /// How many surveys in a row have found that a majority has lost its memory.
     deaths: u32,
+}
+
+/// A slot, and an address where its process may be.
+type Whereabouts = (Slot, String);
+
+fn whereabouts(members: &Members) -> impl Iterator<Item = Whereabouts> {
+    let known = members.addresses.iter();
+    known.filter_map(|(slot, address)| Some((Slot::new(*slot)?, address.clone())))
 }
 
 /// What the others say of themselves, by slot; those that do not answer are missing.
@@ -36,45 +54,84 @@ pub(super) struct Found(BTreeMap<u8, NodeStatus>);
 
 impl Survey {
     pub(super) fn new(presence: &Presence) -> Self {
-        let all = presence.file.all();
-        let others = all.iter().filter(|node| node.slot != presence.slot);
-        let own = Caller::Process(presence.slot);
-        let link = |slot: Slot, address: &String| {
-            let generation = None;
-            let to = Callee { slot, generation };
-            Link::new(Arc::clone(&presence.trust), own, to, address.clone())
-        };
+        let all = presence.file.all().iter();
+        let told = all.map(|node| (node.slot, node.addresses.peers.clone()));
+        let told: BTreeSet<Whereabouts> = told.collect();
+        let slots = told.len();
         Self {
-            others: others
-                .map(|node| link(node.slot, &node.addresses.peers))
-                .collect(),
-            slots: all.len(),
+            trust: Arc::clone(&presence.trust),
+            own: presence.slot,
+            told,
+            hints: BTreeSet::new(),
+            others: BTreeMap::new(),
+            leader: None,
+            slots,
             deaths: 0,
         }
     }
 
-    /// Asks all others at once.
-    pub(super) async fn ask(&self) -> Found {
-        let asked = self.others.iter().map(|link| async move {
+    /// Asks all others at once, wherever they may be.
+    pub(super) async fn ask(&mut self, presence: &Presence) -> Found {
+        self.look_up(presence.newest_members());
+        let asked = self.others.iter().map(|(place, link)| async move {
             let said = link.call(STATUS, Vec::new(), ASK_TIME).await.ok()?;
-            Some((link.slot().get(), NodeStatus::decode(&said)?))
+            Some((place, NodeStatus::decode(&said)?))
         });
         let said = futures_util::future::join_all(asked).await;
-        Found(said.into_iter().flatten().collect())
+        let mut said: Vec<_> = said.into_iter().flatten().collect();
+        // Of two processes in one slot, the one that is a node counts.
+        said.sort_by_key(|(_, status)| status.generation);
+        let leads = |(_, status): &&(_, NodeStatus)| status.role == NodeRole::Leader;
+        self.leader = said.iter().find(leads).map(|(place, _)| (*place).clone());
+        let said = said.into_iter();
+        let found = Found(said.map(|((slot, _), said)| (slot.get(), said)).collect());
+        if let Some(members) = found.newest_agreed() {
+            presence.hear_of(members);
+        }
+        let members = found
+            .0
+            .values()
+            .filter_map(|status| status.members.as_ref());
+        let hints: BTreeSet<_> = members.flat_map(whereabouts).collect();
+        if !hints.is_empty() {
+            self.hints = hints;
+        }
+        found
     }
 
-    /// Asks the leader to be let in; gives the generation that this process has from now on, or what it
-    /// has to wait for.
-    pub(super) async fn join(&self, found: &Found, process: &str) -> Result<u64, String> {
-        let mut others = self.others.iter();
-        let leader = others.find(|link| found.leads(link.slot().get()));
+    /// Has a way to all others that the file, these members or the last answers name, and to nobody else.
+    fn look_up(&mut self, members: Option<Members>) {
+        let known = members.iter().flat_map(whereabouts);
+        let told = self.told.union(&self.hints).cloned();
+        let mut places: BTreeSet<Whereabouts> = known.chain(told).collect();
+        places.retain(|(slot, _)| *slot != self.own);
+        self.others.retain(|place, _| places.contains(place));
+        for place in places {
+            let (slot, address) = place.clone();
+            let (own, generation) = (Caller::Process(self.own), None);
+            let to = Callee { slot, generation };
+            let link = || Link::new(Arc::clone(&self.trust), own, to, address);
+            self.others.entry(place).or_insert_with(link);
+        }
+    }
+
+    /// Asks the leader to be let in; gives the generation that this process has from now on and the entry that
+    /// says so, or what it has to wait for.
+    pub(super) async fn join(&self, process: &str) -> Result<(u64, u64), String> {
+        let leader = self.leader.as_ref();
+        let leader = leader.and_then(|place| self.others.get(place));
         let leader = leader.ok_or(A_LEADER.to_owned())?;
         let slot = leader.slot().get();
         let body = process.as_bytes().to_vec();
         let answer = leader.call(JOIN, body, JOIN_TIME).await;
         let answer = answer.map_err(|error| format!("the leader in slot {slot}: {error}"))?;
-        let generation = answer.try_into().map(u64::from_be_bytes);
-        generation.map_err(|_| format!("slot {slot}, which speaks another version"))
+        let read = |mut reader: Reader<'_>| -> Result<_, Malformed> {
+            let read = (reader.u64()?, reader.u64()?);
+            reader.end()?;
+            Ok(read)
+        };
+        let read = read(Reader::new(&answer, "answer to a process"));
+        read.map_err(|_| format!("slot {slot}, which speaks another version"))
     }
 
     /// Whether a majority of the voters has lost its memory, and the survey before said so too: the
@@ -106,6 +163,11 @@ fn belongs(own: Place, status: &NodeStatus) -> Option<u64> {
 }
 
 impl Members {
+    /// The later of two has the greater one.
+    pub(super) fn age(&self) -> (u64, u64) {
+        (self.term, self.entry)
+    }
+
     fn has(&self, place: Place) -> bool {
         let voters = self.voters.iter().flatten();
         voters.chain(&self.learners).any(|known| *known == place)
@@ -119,9 +181,7 @@ impl Found {
         let Some(belonged) = belonged else {
             return false;
         };
-        let members = self.0.values().filter_map(|status| status.members.as_ref());
-        let agreed = members.filter(|members| members.committed);
-        let newest = agreed.max_by_key(|members| members.entry);
+        let newest = self.newest_agreed();
         newest.is_some_and(|newest| newest.entry > belonged && !newest.has(own))
     }
 
@@ -130,9 +190,11 @@ impl Found {
         self.0.values().any(|status| status.begun)
     }
 
-    fn leads(&self, slot: u8) -> bool {
-        let status = self.0.get(&slot);
-        status.is_some_and(|status| status.role == NodeRole::Leader)
+    /// The newest members that anybody knows of and a majority has agreed on.
+    fn newest_agreed(&self) -> Option<&Members> {
+        let members = self.0.values().filter_map(|status| status.members.as_ref());
+        let agreed = members.filter(|members| members.committed);
+        agreed.max_by_key(|members| members.entry)
     }
 
     /// The generation that has taken the slot of this node over, if a majority has agreed on that.
@@ -157,10 +219,11 @@ fn is_dead(all: &BTreeMap<u8, NodeStatus>, slots: usize) -> bool {
         return false;
     }
     let newest = all.values().filter_map(|said| said.members.as_ref());
-    let newest = newest.max_by_key(|members| (members.term, members.entry));
+    let newest = newest.max_by_key(|members| members.age());
     let Some(Members { voters, .. }) = newest else {
+        // Nobody knows who votes. With five in the file, that may be any three of them.
         let lost = all.values().filter(|said| has_forgotten(said));
-        return lost.count() > (slots - 1) / 2;
+        return lost.count() >= slots - 1;
     };
     let complete = voters
         .iter()
@@ -185,11 +248,12 @@ fn has_forgotten(said: &NodeStatus) -> bool {
 impl Presence {
     /// Asks the others whenever no leader has been heard from for a while. Returns when they say that
     /// this one has no part in the cluster any more.
-    pub(super) async fn look_around(&self, node: &Node) -> Gone {
+    ///
+    /// `belonged` is the last entry by which this node is known to have been a member.
+    pub(super) async fn look_around(&self, node: &Node, mut belonged: Option<u64>) -> Gone {
         let mut survey = Survey::new(self);
         let own = Place::from(node.member());
         let mut alone: Option<Instant> = None;
-        let mut belonged = None;
         loop {
             sleep(SURVEY_PAUSE).await;
             belonged = belongs(own, &node.status()).or(belonged);
@@ -204,7 +268,7 @@ impl Presence {
             if since.elapsed() < ALONE_TIME || is_new {
                 continue;
             }
-            let found = survey.ask().await;
+            let found = survey.ask(self).await;
             if let Some(newer) = found.successor(own) {
                 return Gone::Displaced(newer);
             }
@@ -242,7 +306,7 @@ mod tests {
             entry,
             committed: true,
             voters: vec![voters.iter().copied().map(place).collect()],
-            learners: Vec::new(),
+            ..Members::default()
         }
     }
 
@@ -298,7 +362,7 @@ mod tests {
         assert!(!is_dead(&all([knows(0), lost(1), lost(2)]), 5));
         assert!(is_dead(&all([knows(0), lost(1), lost(2), lost(3)]), 5));
         assert!(!is_dead(&all([lost(1), lost(2)]), 5));
-        assert!(is_dead(&all([lost(1), lost(2), lost(3)]), 5));
+        assert!(is_dead(&all((0..4).map(lost)), 5));
     }
 
     /// A learner remembers, and does not vote. Only one who is silent may know that it does by now.

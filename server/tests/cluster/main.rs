@@ -26,3 +26,4 @@ mod secure;
 mod snapshots;
 mod volatile;
 mod volatile_lost;
+mod volatile_resize;

@@ -30,6 +30,8 @@ pub(crate) type Tls = (Arc<ServerConfig>, Arc<ClientConfig>);
 pub(crate) struct Nodes {
     folder: TempDir,
     pub(crate) file: ClusterFile,
+    /// The file that each node is started with.
+    pub(crate) told: Vec<ClusterFile>,
     proxies: Vec<Proxy>,
     entrances: Vec<Proxy>,
     tls: Option<Tls>,
@@ -95,6 +97,7 @@ impl Nodes {
         let file = ClusterFile::read(&new.file).unwrap();
         let mut nodes = Self {
             folder,
+            told: vec![file.clone(); count.into()],
             file,
             proxies,
             cuts,
@@ -133,6 +136,7 @@ impl Nodes {
         }
         std::fs::write(&path, text).unwrap();
         self.file = ClusterFile::read(&path).unwrap();
+        self.told = vec![self.file.clone(); 5];
     }
 
     /// A cluster that has begun and has a leader.
@@ -169,7 +173,7 @@ impl Nodes {
     pub(crate) fn builder(&self, slot: u8) -> Builder {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let builder = Server::builder()
-            .cluster(self.file.clone(), slot)
+            .cluster(self.told[usize::from(slot)].clone(), slot)
             .listen(any)
             .peer_listen(any)
             .admin(Admin::on(any))

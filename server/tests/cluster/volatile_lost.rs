@@ -114,7 +114,7 @@ async fn dies(count: u8, lost: u8) {
     }
 }
 
-async fn all_say_that_they_are_dead(nodes: &Nodes) {
+pub(crate) async fn all_say_that_they_are_dead(nodes: &Nodes) {
     eventually("all know that a majority has lost its memory", async || {
         let mut all = nodes.slots();
         let dead = all.all(|slot| {
@@ -213,4 +213,4 @@ async fn nodes_of_the_two_modes_are_strangers() {
 }
 
 /// Enough for everybody to ask more often than it takes to find a cluster dead.
-const SOME_SURVEYS: Duration = Duration::from_secs(6);
+pub(crate) const SOME_SURVEYS: Duration = Duration::from_secs(6);

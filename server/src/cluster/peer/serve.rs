@@ -207,7 +207,9 @@ async fn answer_process(
             let node = presence.node().ok_or(NO_PART)?;
             let process = std::str::from_utf8(&request.body)?;
             let mut body = Vec::new();
-            body.u64(node.let_in(slot, process).await?);
+            let (generation, entry) = node.let_in(slot, process).await?;
+            body.u64(generation);
+            body.u64(entry);
             Ok(body)
         }
         _ => Err("an unknown request".into()),
