@@ -251,9 +251,12 @@ mod tests {
         let nowhere = Address("127.0.0.1:9".to_owned());
         let gone = gone.map(|member| (member.id(), nowhere.clone()));
         let members = others.chain(gone).collect::<BTreeMap<_, _>>();
-        let five = Membership::new(vec![voters], members).unwrap();
-        let left = node.raft.append_membership(five, EntryPayload::Blank, []);
-        left.await.unwrap();
+        let three = seen.voters().map(Member::id).collect();
+        for step in [vec![three, voters.clone()], vec![voters]] {
+            let step = Membership::new(step, members.clone()).unwrap();
+            let made = node.raft.append_membership(step, EntryPayload::Blank, []);
+            made.await.unwrap();
+        }
         let leaving = [3, 4].map(|slot| Slot::new(slot).unwrap()).into();
         eventually(|| node.seen().is_ok_and(|seen| seen.voters().count() == 5)).await;
         let other = [0, 3].map(|slot| Slot::new(slot).unwrap()).into();
