@@ -74,7 +74,8 @@ impl Builder {
     /// Opens the byte streams under the connections with this function, and not over TCP: through
     /// a tunnel, a Unix socket, or memory.
     ///
-    /// It is called for every connection, again and again while it fails, and has 10 s each time.
+    /// It is called for every connection, again and again while it fails, and has 10 s each time. A panic,
+    /// of it or of a stream that it gave, is a connection that failed or ended.
     /// Not for a cluster, in which each node has an address of its own.
     /// The address is then only a name, in messages and for the check of the certificate. What it
     /// gives should not hold back small writes.

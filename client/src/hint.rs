@@ -41,6 +41,9 @@ pub enum ConnectHint {
     Interrupted,
     /// It answered against the protocol, or is not ready.
     Unsuitable,
+    /// The function that opens connections ([`Builder::dialer`](crate::Builder::dialer)) panicked, or a
+    /// stream that it gave. Correct it.
+    Panicked,
 }
 
 impl fmt::Display for ConnectHint {
@@ -63,6 +66,7 @@ impl fmt::Display for ConnectHint {
             }
             Self::Interrupted => "it said hello and then nothing more",
             Self::Unsuitable => "what it answers is of no use",
+            Self::Panicked => "the function that opens connections panicked",
         })
     }
 }
@@ -112,6 +116,7 @@ fn hint(error: &SetupError, tls: bool) -> ConnectHint {
             }
         }
         SetupError::ClosedOnProbe => ConnectHint::Interrupted,
+        SetupError::Panicked(_) => ConnectHint::Panicked,
         SetupError::Hello(_)
         | SetupError::Rejected
         | SetupError::NotReady(_)

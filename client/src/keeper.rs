@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use crate::leader::{Panic, caught, told};
 use crate::limits::{FIRST_PAUSE, LATE_ATTEMPT, LONGEST_PAUSE, MOST_HOPS};
 use crate::pool::{Link, Naming};
 use crate::session::{End, Session};
@@ -14,13 +15,60 @@ use crate::{system, trace};
 
 /// Works until the client is closed.
 pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
-    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-    let mut closed_on_probe = 0_u32;
-    // How often a node's name has cut something short since the last connection that lasted.
-    let mut hurried = 0_u32;
+    let mut keeper = Keeper::new(shared, index);
     loop {
-        let mut naming = shared.pool.naming();
-        let probe = if closed_on_probe < PROBES {
+        let mut naming = keeper.shared.pool.naming();
+        match caught(keeper.once(&mut naming)).await {
+            Ok(Next::Pause) => {}
+            Ok(Next::Hurry) => continue,
+            Ok(Next::Stop) => return,
+            // Of a dialer, or of a stream that it gave.
+            Err(panic) => keeper.panicked(panic),
+        }
+        // A server that lets in and throws out again is not asked faster than one that is not there.
+        let naming = (keeper.hurried < MOST_HOPS).then_some(naming);
+        tokio::select! {
+            is_cut = pause(keeper.backoff.next(), naming, index) => keeper.hurried += u32::from(is_cut),
+            () = keeper.shared.reached(Phase::Closed) => return,
+        }
+    }
+}
+
+/// One connection, and what is known from its earlier attempts.
+struct Keeper {
+    shared: Arc<Shared>,
+    index: usize,
+    backoff: Backoff,
+    closed_on_probe: u32,
+    /// How often a node's name has cut something short since the last connection that lasted.
+    hurried: u32,
+    /// Whether a panic was told since the last connection that lasted.
+    told: bool,
+}
+
+/// What follows an attempt.
+enum Next {
+    Pause,
+    Hurry,
+    Stop,
+}
+
+impl Keeper {
+    fn new(shared: Arc<Shared>, index: usize) -> Self {
+        Self {
+            shared,
+            index,
+            backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+            closed_on_probe: 0,
+            hurried: 0,
+            told: false,
+        }
+    }
+
+    /// Opens the connection and runs it to its end.
+    async fn once(&mut self, naming: &mut Naming) -> Next {
+        let (shared, index) = (Arc::clone(&self.shared), self.index);
+        let probe = if self.closed_on_probe < PROBES {
             Probe::Ask
         } else {
             Probe::Assume
@@ -28,40 +76,60 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
         let opened = tokio::select! {
             opened = setup::open(shared.target(index), probe, shared.pool.progress(index)) => opened,
             // The packets of this attempt may have gone to a machine that was not there yet.
-            () = is_late(&mut naming, index), if hurried < MOST_HOPS => {
-                hurried += 1;
-                continue;
+            () = is_late(naming, index), if self.hurried < MOST_HOPS => {
+                self.hurried += 1;
+                return Next::Hurry;
             }
-            () = shared.reached(Phase::Closed) => return,
+            () = shared.reached(Phase::Closed) => return Next::Stop,
         };
         match opened {
             Ok(opened) => {
-                closed_on_probe = 0;
-                if run(&shared, index, opened).await >= LONGEST_PAUSE {
-                    backoff.reset();
-                    hurried = 0;
+                self.closed_on_probe = 0;
+                let (lasted, end) = run(&shared, index, opened).await;
+                if lasted >= LONGEST_PAUSE {
+                    self.backoff.reset();
+                    self.hurried = 0;
+                    self.told = false;
+                }
+                if let End::Panicked(what) = end {
+                    self.tell(&what);
                 }
             }
             Err(error) => {
-                closed_on_probe = match error {
-                    SetupError::ClosedOnProbe => closed_on_probe + 1,
+                self.closed_on_probe = match error {
+                    SetupError::ClosedOnProbe => self.closed_on_probe + 1,
                     _ => 0,
                 };
-                let address = &shared.target(index).address;
-                shared.counts.connects_failed.add();
-                if error.is_fatal() {
-                    trace::connect_refused(index, address, &error);
-                } else {
-                    trace::connect_failed(index, address, &error);
-                }
-                shared.pool.set(index, Link::Down(Some(Arc::new(error))));
+                self.failed(error);
             }
         }
-        // A server that lets in and throws out again is not asked faster than one that is not there.
-        let naming = (hurried < MOST_HOPS).then_some(naming);
-        tokio::select! {
-            is_cut = pause(backoff.next(), naming, index) => hurried += u32::from(is_cut),
-            () = shared.reached(Phase::Closed) => return,
+        Next::Pause
+    }
+
+    fn failed(&self, error: SetupError) {
+        let (index, address) = (self.index, &self.shared.target(self.index).address);
+        self.shared.counts.connects_failed.add();
+        if error.is_fatal() {
+            trace::connect_refused(index, address, &error);
+        } else {
+            trace::connect_failed(index, address, &error);
+        }
+        let link = Link::Down(Some(Arc::new(error)));
+        self.shared.pool.set(index, link);
+    }
+
+    /// A panic is a connection that failed, and is tried again like any other.
+    fn panicked(&mut self, panic: Panic) {
+        let what = told(panic);
+        self.tell(&what);
+        self.shared.pool.led_by(self.index, None);
+        self.failed(SetupError::Panicked(what));
+    }
+
+    /// Once, and not each time that it is tried again.
+    fn tell(&mut self, what: &str) {
+        if !std::mem::replace(&mut self.told, true) {
+            trace::panicked(self.index, &self.shared.target(self.index).address, what);
         }
     }
 }
@@ -89,8 +157,8 @@ async fn is_late(naming: &mut Naming, index: usize) {
     naming.names(index).await;
 }
 
-/// Gives how long the connection has lasted.
-async fn run(shared: &Arc<Shared>, index: usize, opened: setup::Opened) -> Duration {
+/// Gives how long the connection has lasted, and why it ended.
+async fn run(shared: &Arc<Shared>, index: usize, opened: setup::Opened) -> (Duration, End) {
     let address = &shared.target(index).address;
     let (domain, extensions) = (opened.domain, opened.extensions);
     shared.counts.connected.add();
@@ -106,7 +174,7 @@ async fn run(shared: &Arc<Shared>, index: usize, opened: setup::Opened) -> Durat
         shared.counts.disconnected.add();
     }
     trace::disconnected(index, address, &end);
-    lasted
+    (lasted, end)
 }
 
 /// Doubling pauses with jitter.

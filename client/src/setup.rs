@@ -261,6 +261,8 @@ pub(crate) enum SetupError {
     Frame(#[from] FrameError),
     #[error("a reply fits no request")]
     Misfit,
+    #[error("what opens connections panicked: {0}")]
+    Panicked(String),
 }
 
 impl SetupError {

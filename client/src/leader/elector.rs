@@ -56,9 +56,9 @@ pub struct Elector<K: Kind> {
 }
 
 pub(super) struct Core {
-    backend: Arc<dyn Backend>,
+    pub(super) backend: Arc<dyn Backend>,
     pub(super) options: LeaderOptions,
-    slots: Option<NonZeroU32>,
+    pub(super) slots: Option<NonZeroU32>,
     pub(super) node: NodeId,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) hub: Arc<Hub>,
@@ -369,7 +369,7 @@ impl Core {
         }
     }
 
-    async fn elect(
+    pub(super) async fn elect(
         &self,
         name: &Key,
         options: &LeaderOptions,

@@ -39,6 +39,7 @@
 //! closes. `context` is what the action sees, `run` what
 //! it runs in, and `hub` who is told: of `events`, and of the `level` that is so now.
 
+mod again;
 mod backend;
 #[cfg(feature = "blocking")]
 pub mod blocking;
@@ -103,9 +104,11 @@ pub use outcome::{
     Cause, LeaderError, LeaderResult, LeaseEnd, NotLeader, RenewError, TermOutcome, TermReport,
 };
 pub use policy::{FailurePolicy, PolicyResult};
+pub(crate) use run::Panic;
 pub use schedule::Schedule;
-#[cfg(feature = "blocking")]
-pub(crate) use schedule::caught;
+#[cfg(feature = "tracing")]
+pub(crate) use schedule::discard;
+pub(crate) use schedule::{caught, told};
 pub use stats::LeaderStats;
 pub use strategic::{
     Candidate, CandidateRegistry, Field, Fifo, Random, Scored, StrategicElector, Strategy,

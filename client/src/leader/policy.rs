@@ -17,15 +17,19 @@ use super::{BackendError, LeaderError, LeaderResult};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailurePolicy {
-    /// Tell the caller.
+    /// Tell the caller, at once.
     #[default]
     Error,
-    /// Leave the action out, as if somebody else led.
+    /// Leave the action out, as if somebody else led. It asks again before, for the rest of the wait.
     Skip,
     /// Run the action without a lock: **others may run it at the same time.** Its context has no
-    /// fence. For actions that are harmless twice and must not be left out. An outcome that is unknown
-    /// counts as a failure too, and that is also what a candidate in the queue is told when the node it asks
-    /// is lost, while the leader of its name may be alive and well.
+    /// fence. For actions that are harmless twice and must not be left out.
+    ///
+    /// It asks again before, for the rest of the wait: a connection or a node that is lost while this candidate
+    /// stands in the queue is no reason, as long as another one answers in time. If an attempt had no answer, its
+    /// lease may be held by nobody, and others that have been refused since prove nothing; then the action is run,
+    /// unless those who led before the first attempt still lead. To know that, it asks once who leads before its
+    /// candidacy, if there is a wait.
     FailOpen,
 }
 
@@ -69,7 +73,7 @@ impl<K: Kind> Elector<K> {
         Fut: Future<Output = Result<T, E>>,
     {
         let (key, core) = (self.key(name)?, self.core());
-        match core.acquire(&key, &core.options).await {
+        match core.acquire_under(&key, policy).await {
             Ok(Some(guard)) => {
                 let ran = run::run(guard, core.options.on_loss, judge, action).await;
                 Ok(PolicyResult::Held(result(run::or_unwind(ran))))

@@ -27,7 +27,7 @@ pub(super) enum Value<T> {
 }
 
 /// A panic of an action, on its way to whoever polls it.
-pub(super) type Panic = Box<dyn Any + Send>;
+pub(crate) type Panic = Box<dyn Any + Send>;
 
 /// Runs the action under the guard and gives the lease back. Dropping the future drops the action,
 /// then the guard.

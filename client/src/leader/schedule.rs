@@ -133,8 +133,19 @@ pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, Panic> {
     .await
 }
 
+/// What was thrown, if it is a text.
+pub(crate) fn told(panic: Panic) -> String {
+    let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => (*text).to_owned(),
+        (None, Some(text)) => text.clone(),
+        (None, None) => "something that is no text".to_owned(),
+    };
+    discard(Err(panic));
+    text
+}
+
 /// Forgets a panic, also one that panics when it is dropped.
-pub(super) fn discard(outcome: Result<(), Panic>) {
+pub(crate) fn discard(outcome: Result<(), Panic>) {
     if let Err(panic) = outcome
         && let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic)))
     {

@@ -14,7 +14,8 @@ pub struct LeaderStats {
     pub elected: u64,
     /// Waits that ended in contention.
     pub skipped: u64,
-    /// Candidacies that ended because the lock service failed.
+    /// Candidacies that ended because the lock service failed; of those that are made again under a
+    /// policy, each.
     pub failed: u64,
     /// Extensions, by themselves or by hand.
     pub extended: u64,

@@ -27,6 +27,7 @@ use self::asked::{asked, granted};
 use self::output::Output;
 use self::pending::{Entry, ExpectedGrant, Pending};
 use crate::call::{Answer, Call, Control};
+use crate::leader::{caught, told};
 use crate::limits::{
     ANSWER_TIME, BATCH, GOODBYE_TIME, QUEUED_ACQUIRES, QUEUED_CONTROLS, SILENCE, STALL_TIME,
     UNANSWERED_ACQUIRES, WRITE_AHEAD_BYTES,
@@ -85,7 +86,9 @@ impl Session {
 
     /// Works until the connection ends, and answers everybody who can be answered.
     pub(crate) async fn run(mut self) -> End {
-        let end = self.work().await;
+        // The stream may be the code of others.
+        let end = caught(self.work()).await;
+        let end = end.unwrap_or_else(|panic| End::Panicked(told(panic)));
         // From here on nothing more is taken up; what waits in the queues was never sent.
         self.controls.close();
         self.acquires.close();
@@ -334,4 +337,6 @@ pub(crate) enum End {
     WriteStalled,
     #[error("a request was not answered in time")]
     NoAnswer,
+    #[error("its stream panicked: {0}")]
+    Panicked(String),
 }

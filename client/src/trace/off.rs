@@ -32,6 +32,8 @@ pub(crate) fn connect_failed(_: usize, _: &str, _: &SetupError) {}
 
 pub(crate) fn disconnected(_: usize, _: &str, _: &End) {}
 
+pub(crate) fn panicked(_: usize, _: &str, _: &str) {}
+
 pub(crate) fn let_go(_: &Order, _: Release) {}
 
 pub(crate) fn not_let_go(_: &Order, _: ReleaseError) {}

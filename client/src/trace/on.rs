@@ -1,15 +1,22 @@
 //! With the feature `tracing`.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use highwater_lock::{Domain, FencingToken, KeySet};
 use highwater_protocol::Extensions;
 use tracing::{Instrument as _, Span, debug, info, info_span, warn};
 
-use crate::leader::{LeaderEvent, LeaseEnd, Occurrence};
+use crate::leader::{LeaderEvent, LeaseEnd, Occurrence, discard};
 use crate::options::Terms;
 use crate::release::Order;
 use crate::session::End;
 use crate::setup::SetupError;
 use crate::{ExtendError, Release, ReleaseError};
+
+/// A subscriber is the code of others. If it panics, that ends no connection, and nothing else that tells.
+fn safely(tell: impl FnOnce()) {
+    discard(catch_unwind(AssertUnwindSafe(tell)));
+}
 
 /// Around an acquire, from the call to its outcome.
 pub(crate) fn acquire_span(keys: &KeySet, terms: &Terms) -> Span {
@@ -32,57 +39,75 @@ pub(crate) fn connected(
     domain: Domain,
     extensions: Option<Extensions>,
 ) {
-    info!(connection = index, address, %domain, ?extensions, "connected");
+    safely(|| info!(connection = index, address, %domain, ?extensions, "connected"));
 }
 
 pub(crate) fn connect_refused(index: usize, address: &str, error: &SetupError) {
-    warn!(connection = index, address, %error, "connection refused");
+    safely(|| warn!(connection = index, address, %error, "connection refused"));
 }
 
 pub(crate) fn connect_failed(index: usize, address: &str, error: &SetupError) {
-    debug!(connection = index, address, %error, "no connection");
+    safely(|| debug!(connection = index, address, %error, "no connection"));
 }
 
 pub(crate) fn disconnected(index: usize, address: &str, reason: &End) {
-    info!(connection = index, address, %reason, "connection ended");
+    safely(|| info!(connection = index, address, %reason, "connection ended"));
+}
+
+/// Of a dialer, or of a stream that it gave.
+pub(crate) fn panicked(index: usize, address: &str, what: &str) {
+    safely(|| {
+        warn!(
+            connection = index,
+            address, what, "a panic ended a connection; it is tried again"
+        )
+    });
 }
 
 pub(crate) fn let_go(order: &Order, release: Release) {
-    debug!(keys = %order.keys, token = %order.token, ?release, "let go");
+    safely(|| debug!(keys = %order.keys, token = %order.token, ?release, "let go"));
 }
 
 pub(crate) fn not_let_go(order: &Order, error: ReleaseError) {
-    warn!(keys = %order.keys, token = %order.token, %error, "not let go");
+    safely(|| warn!(keys = %order.keys, token = %order.token, %error, "not let go"));
 }
 
 pub(crate) fn too_many_dropped(order: &Order) {
-    warn!(
-        keys = %order.keys, token = %order.token,
-        "too many dropped tickets: this lock is kept until its lease ends",
-    );
+    safely(|| {
+        warn!(
+            keys = %order.keys, token = %order.token,
+            "too many dropped tickets: this lock is kept until its lease ends",
+        );
+    });
 }
 
 pub(crate) fn dropped_after_the_end(order: &Order) {
-    warn!(
-        keys = %order.keys, token = %order.token,
-        "the client is closed: this lock is kept until its lease ends",
-    );
+    safely(|| {
+        warn!(
+            keys = %order.keys, token = %order.token,
+            "the client is closed: this lock is kept until its lease ends",
+        );
+    });
 }
 
 pub(crate) fn closed_with_releases() {
-    warn!("closed with releases under way: those locks end with their leases");
+    safely(|| warn!("closed with releases under way: those locks end with their leases"));
 }
 
 pub(crate) fn unwanted(keys: &KeySet, token: FencingToken) {
-    debug!(%keys, %token, "granted to nobody any more: let go");
+    safely(|| debug!(%keys, %token, "granted to nobody any more: let go"));
 }
 
 pub(crate) fn not_extended(keys: &KeySet, token: FencingToken, error: &ExtendError) {
-    warn!(%keys, %token, %error, "not extended");
+    safely(|| warn!(%keys, %token, %error, "not extended"));
 }
 
 /// What an operator wants to know at once is a warning.
 pub(crate) fn leader(event: &LeaderEvent) {
+    safely(|| tell(event));
+}
+
+fn tell(event: &LeaderEvent) {
     let LeaderEvent { name, node, what } = event;
     match what {
         Occurrence::Elected { token, slot } => info!(%name, %node, %token, slot, "elected"),

@@ -2,13 +2,17 @@
 
 use std::error::Error as _;
 use std::io::{self, ErrorKind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use highwater_client::{
     AcquireError, Client, ConnectError, ConnectHint, Domain, HelloError, Secret,
 };
 use highwater_protocol::handshake::{HELLO_BYTES, Node};
-use tokio::io::DuplexStream;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -287,4 +291,154 @@ async fn a_server_that_lets_in_and_throws_out_is_not_asked_more_often_than_one_t
         "{:?}",
         lost.elapsed()
     );
+}
+
+/// Opens connections as long as it does not panic: at the call, or when its future is polled.
+fn frail(fake: &Fake, is_called: bool, panics: u32) -> (highwater_client::Builder, Arc<AtomicU32>) {
+    let (door, left) = (fake.door(), Arc::new(AtomicU32::new(panics)));
+    let panicking = Arc::clone(&left);
+    let builder = Client::builder("fake:1").dialer(move || {
+        let panics = takes_one(&panicking);
+        assert!(!(panics && is_called), "on purpose");
+        let door = door.clone();
+        async move {
+            assert!(!panics, "on purpose");
+            door.knock()
+        }
+    });
+    (builder, left)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dialer_that_panics_has_failed_and_is_tried_again() {
+    for is_called in [true, false] {
+        let mut fake = Fake::start(Manners::Full(domain(1))).await;
+        let (builder, left) = frail(&fake, is_called, 6);
+        let client = builder.connect().await.unwrap();
+        let peers = [fake.opened().await, fake.opened().await];
+        assert_eq!(client.stats().connects_failed, 6);
+        // Later too.
+        left.store(5, Ordering::SeqCst);
+        for peer in peers {
+            peer.close();
+            fake.closed(peer.number).await;
+        }
+        fake.opened().await;
+        fake.opened().await;
+        assert_eq!(client.stats().connects_failed, 11);
+        let acquire = acquiring(&client, "k", wait(5_000));
+        let (peer, request) = fake.request().await;
+        peer.reply(granted(&request, 1));
+        assert!(acquire.await.unwrap().is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dialer_that_always_panics_is_named_in_time() {
+    let fake = Fake::start(Manners::Full(domain(1))).await;
+    let (builder, _) = frail(&fake, false, u32::MAX);
+    let started = Instant::now();
+    let error = builder.connect_time(CONNECT_TIME).connect().await;
+    let ConnectError::Unreachable { hint, source, .. } = error.unwrap_err() else {
+        panic!("it is not there");
+    };
+    assert_eq!(hint, ConnectHint::Panicked);
+    assert!(source.to_string().contains("on purpose"), "{source}");
+    assert_eq!(started.elapsed(), CONNECT_TIME);
+}
+
+/// Panics when it is read from, or dropped, once it is told to.
+struct Frail {
+    inner: DuplexStream,
+    reads: Arc<AtomicU32>,
+    drops: Arc<AtomicU32>,
+}
+
+fn takes_one(left: &AtomicU32) -> bool {
+    let took = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+        left.checked_sub(1)
+    });
+    took.is_ok()
+}
+
+impl Drop for Frail {
+    fn drop(&mut self) {
+        assert!(!takes_one(&self.drops), "on purpose");
+    }
+}
+
+impl AsyncRead for Frail {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.inner).poll_read(context, buffer);
+        assert!(read.is_pending() || !takes_one(&self.reads), "on purpose");
+        read
+    }
+}
+
+impl AsyncWrite for Frail {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_panics_ends_its_connection_and_another_one_is_opened() {
+    for (on_read, on_drop) in [(1, 0), (0, 1)] {
+        let mut fake = Fake::start(Manners::Full(domain(1))).await;
+        let (reads, drops) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let dialer = {
+            let (door, reads, drops) = (fake.door(), Arc::clone(&reads), Arc::clone(&drops));
+            move || {
+                let inner = door.knock();
+                let (reads, drops) = (Arc::clone(&reads), Arc::clone(&drops));
+                std::future::ready(inner.map(|inner| Frail {
+                    inner,
+                    reads,
+                    drops,
+                }))
+            }
+        };
+        let builder = Client::builder("fake:1").dialer(dialer);
+        let client = builder.connect().await.unwrap();
+        let _peers = [fake.opened().await, fake.opened().await];
+        let acquire = acquiring(&client, "held", wait(5_000));
+        let (peer, request) = fake.request().await;
+        peer.reply(granted(&request, 1));
+        let ticket = acquire.await.unwrap().unwrap();
+        let waiting = acquiring(&client, "k", wait(60_000));
+        let (peer, _) = fake.request().await;
+        reads.store(on_read, Ordering::SeqCst);
+        drops.store(on_drop, Ordering::SeqCst);
+        match on_drop {
+            0 => peer.reply(highwater_protocol::Reply::Leader { leader: None }),
+            _ => peer.close(),
+        }
+        // It was sent, and nobody will hear an answer.
+        let outcome = waiting.await.unwrap();
+        assert_eq!(outcome.unwrap_err(), AcquireError::Indeterminate);
+        fake.opened().await;
+        let both = (reads.load(Ordering::SeqCst), drops.load(Ordering::SeqCst));
+        assert_eq!(both, (0, 0), "it has panicked");
+        assert!(ticket.is_valid());
+        let acquire = acquiring(&client, "other", wait(5_000));
+        let (peer, request) = fake.request().await;
+        peer.reply(granted(&request, 2));
+        assert!(acquire.await.unwrap().is_ok());
+    }
 }

@@ -14,7 +14,9 @@ use highwater_protocol::handshake::{
     ACCEPTED, ANSWER_BYTES, Challenge, HELLO_BYTES, Node, Nonce, REJECTED, Slot,
 };
 use highwater_protocol::{Extensions, Incoming, Reply, Request, RequestDecoder, RequestNumber};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, duplex,
+};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -51,6 +53,8 @@ pub(crate) enum Manners {
     Bytes(Vec<u8>),
     /// Says hello as a member of a cluster.
     Cluster,
+    /// A node in this slot of the cluster with this identity, with everything that there is.
+    Node(Domain, u8),
     /// Lets in and answers the question for the domain with these bytes.
     Strange(Vec<u8>),
 }
@@ -76,6 +80,11 @@ impl Door {
         Ok(client)
     }
 }
+
+/// The server's end of the bytes.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
 /// The server's end of one connection.
 #[derive(Clone)]
@@ -228,7 +237,7 @@ impl Peer {
 }
 
 /// Says what a polite server does, up to so many bytes, and gives the connection back.
-async fn partial(mut stream: DuplexStream, domain: Domain, bytes: usize) -> DuplexStream {
+async fn partial<S: Stream>(mut stream: S, domain: Domain, bytes: usize) -> S {
     let challenge = Challenge::new(Node::Single, Nonce::from([7; 16]));
     let mut said = challenge.hello().to_vec();
     said.push(ACCEPTED);
@@ -255,8 +264,8 @@ async fn partial(mut stream: DuplexStream, domain: Domain, bytes: usize) -> Dupl
 }
 
 /// `Some` when the connection was announced, so that its end must be too.
-async fn serve(
-    mut stream: DuplexStream,
+pub(crate) async fn serve(
+    mut stream: impl Stream,
     (manners, secret): (Manners, Option<Secret>),
     number: usize,
     events: &mpsc::UnboundedSender<Event>,
@@ -290,6 +299,10 @@ async fn serve(
         Manners::Cluster => Node::Cluster {
             identity: [9; 32],
             slot: Slot::new(0).unwrap(),
+        },
+        Manners::Node(identity, slot) => Node::Cluster {
+            identity: *identity.as_bytes(),
+            slot: Slot::new(*slot).unwrap(),
         },
         _ => Node::Single,
     };
@@ -335,10 +348,13 @@ async fn serve(
                         Incoming::Refused { code, .. } => panic!("the client sent nonsense: {code}"),
                     };
                     match (&manners, request) {
-                        (Manners::Polite(domain) | Manners::Full(domain), Request::Domain { id }) => {
+                        (
+                            Manners::Polite(domain) | Manners::Full(domain) | Manners::Node(domain, _),
+                            Request::Domain { id },
+                        ) => {
                             let extensions = match &manners {
-                                Manners::Full(_) => Extensions::ALL,
-                                _ => Extensions::EXTEND.and(Extensions::CANCEL),
+                                Manners::Polite(_) => Extensions::EXTEND.and(Extensions::CANCEL),
+                                _ => Extensions::ALL,
                             };
                             let domain = *domain;
                             let mut bytes = Vec::new();

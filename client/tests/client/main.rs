@@ -12,9 +12,13 @@ mod fake;
 mod hang;
 mod leader;
 mod model;
+mod moved;
+mod nodes;
 mod release;
 mod steps;
 mod timed;
+#[cfg(feature = "tracing")]
+mod told;
 
 use std::time::Duration;
 

@@ -1,12 +1,15 @@
 //! What the failure policies do, beyond the table in the contract of backends.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use highwater_client::leader::{
-    BackendError, Cause, FailurePolicy, InProcess, LeaderElector, LeaderError, PolicyResult,
+    Backend, BackendError, Candidacy, Cause, FailurePolicy, InProcess, LeaderElector, LeaderError,
+    LeaderGroupElector, LeaderGroupOptions, LeaderOptionsBuilder, LeaderResult, PolicyResult,
     RenewError,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::faulty::{Fault, Faulty, unavailable};
 use crate::moody::Moody;
@@ -157,5 +160,206 @@ async fn no_policy_acts_while_the_lock_service_works() {
                 "{policy:?} {error:?}"
             );
         }
+    }
+}
+
+/// Timers go by milliseconds.
+const NOISE: Duration = Duration::from_millis(20);
+
+/// Fails the first candidacies so.
+struct Failing {
+    service: InProcess,
+    times: u32,
+    failure: BackendError,
+    candidacies: Arc<AtomicU32>,
+}
+
+impl Failing {
+    fn new(service: &InProcess, times: u32, failure: BackendError) -> Self {
+        Self {
+            service: service.clone(),
+            times,
+            failure,
+            candidacies: Arc::default(),
+        }
+    }
+
+    fn elector(self, options: LeaderOptionsBuilder) -> (LeaderElector, Arc<AtomicU32>) {
+        let (times, failure) = (self.times, self.failure);
+        let candidacies = Arc::clone(&self.candidacies);
+        let mood = move |_: &Candidacy| match candidacies.fetch_add(1, Ordering::SeqCst) {
+            number if number < times => Err(failure.clone()),
+            _ => Ok(true),
+        };
+        let backend = Moody {
+            service: self.service,
+            mood,
+        };
+        let elector = LeaderElector::new(backend, options.build().unwrap());
+        (elector, self.candidacies)
+    }
+}
+
+fn unanswered() -> BackendError {
+    BackendError::Indeterminate(Cause::new("no answer"))
+}
+
+/// What came of it, and how often the action ran without a lock and with one.
+async fn ran(a: &LeaderElector, policy: FailurePolicy) -> (&'static str, u32) {
+    let runs = AtomicU32::new(0);
+    let run = a.run_with_policy("job", policy, |_| async {
+        runs.fetch_add(1, Ordering::Relaxed);
+        Ok::<_, ()>(())
+    });
+    let seen = match run.await {
+        Ok(PolicyResult::Held(LeaderResult::Elected { .. })) => "elected",
+        Ok(PolicyResult::Held(LeaderResult::Skipped)) => "skipped",
+        Ok(PolicyResult::SkippedByFailure { failure }) if failure.is_outage() => "left out",
+        Ok(PolicyResult::Unprotected { failure, .. }) => match failure {
+            BackendError::Indeterminate(_) => "unprotected, unknown",
+            _ => "unprotected",
+        },
+        Err(LeaderError::Backend(error)) if error.is_outage() => "error",
+        other => panic!("{other:?}"),
+    };
+    (seen, runs.into_inner())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_passes_within_the_wait_decides_nothing() {
+    for failure in [unavailable(), unanswered()] {
+        for (policy, expected, candidacies) in [
+            (FailurePolicy::Error, ("error", 0), 1),
+            (FailurePolicy::Skip, ("elected", 1), 4),
+            (FailurePolicy::FailOpen, ("elected", 1), 4),
+        ] {
+            let failing = Failing::new(&InProcess::new(), 3, failure.clone());
+            let (a, asked) = failing.elector(options("a").wait(5 * SECOND));
+            assert_eq!(ran(&a, policy).await, expected, "{policy:?} {failure}");
+            assert_eq!(asked.load(Ordering::SeqCst), candidacies);
+            assert_eq!(a.stats().failed, u64::from(candidacies.min(3)));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_lasts_is_asked_about_for_the_wait_and_decides_then() {
+    for (failure, open) in [
+        (unavailable(), "unprotected"),
+        (unanswered(), "unprotected, unknown"),
+    ] {
+        for (policy, expected) in [
+            (FailurePolicy::Skip, ("left out", 0)),
+            (FailurePolicy::FailOpen, (open, 1)),
+        ] {
+            let failing = Failing::new(&InProcess::new(), u32::MAX, failure.clone());
+            let (a, asked) = failing.elector(options("a").wait(5 * SECOND));
+            let started = Instant::now();
+            assert_eq!(ran(&a, policy).await, expected, "{policy:?}");
+            let took = started.elapsed();
+            assert!(took >= 5 * SECOND && took < 5 * SECOND + NOISE, "{took:?}");
+            let asked = asked.load(Ordering::SeqCst);
+            assert!((6..=20).contains(&asked), "{asked} candidacies");
+        }
+    }
+}
+
+/// The node of the queue is lost while somebody leads who is alive and well.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_leads_all_the_time_is_contention_although_one_attempt_is_unknown() {
+    for (failure, skip) in [(unavailable(), "skipped"), (unanswered(), "left out")] {
+        for (policy, expected) in [
+            (FailurePolicy::Skip, skip),
+            (FailurePolicy::FailOpen, "skipped"),
+        ] {
+            let service = InProcess::new();
+            let rival = candidate(&service, "b").try_acquire("job").await.unwrap();
+            let failing = Failing::new(&service, 1, failure.clone());
+            let (a, asked) = failing.elector(options("a").wait(5 * SECOND));
+            let started = Instant::now();
+            assert_eq!(ran(&a, policy).await, (expected, 0), "{policy:?} {failure}");
+            let took = started.elapsed();
+            assert!(took >= 5 * SECOND && took < 5 * SECOND + NOISE, "{took:?}");
+            assert_eq!(asked.load(Ordering::SeqCst), 2);
+            drop(rival);
+        }
+    }
+}
+
+/// Nobody leads: the lease is that of the own request, whose answer was lost.
+#[tokio::test(start_paused = true)]
+async fn the_own_lease_of_which_nobody_knows_is_no_leader() {
+    for (wait, expected) in [
+        // The lease of that request is over by then.
+        (60 * SECOND, ("elected", 1)),
+        (5 * SECOND, ("unprotected, unknown", 1)),
+    ] {
+        let faulty = Faulty::new(InProcess::new());
+        let a = LeaderElector::new(faulty.clone(), options("a").wait(wait).build().unwrap());
+        faulty.acquire(Fault::Unanswered);
+        let heals = async {
+            while a.stats().failed == 0 {
+                sleep(Duration::from_millis(1)).await;
+            }
+            faulty.acquire(Fault::None);
+        };
+        let (seen, ()) = tokio::join!(ran(&a, FailurePolicy::FailOpen), heals);
+        assert_eq!(seen, expected);
+        let events = (a.stats().skipped, a.stats().failed);
+        assert_eq!(events, (0, 1));
+    }
+}
+
+/// A group is full only if all of its leaders were there before.
+#[tokio::test(start_paused = true)]
+async fn a_group_with_a_place_of_which_nobody_knows_is_not_full() {
+    for (rivals, expected) in [(2, 0), (1, 1)] {
+        let service = InProcess::new();
+        let group = |node: &str| {
+            let options = LeaderGroupOptions::builder().slots(2).node(node);
+            options.wait(5 * SECOND).lease(30 * SECOND).build().unwrap()
+        };
+        let b = LeaderGroupElector::new(service.clone(), group("b"));
+        let mut guards = Vec::new();
+        for _ in 0..rivals {
+            guards.push(b.try_acquire("job").await.unwrap().unwrap());
+        }
+        let faulty = Faulty::new(service.clone());
+        let asked = Arc::new(AtomicU32::new(0));
+        let moody = Moody {
+            service,
+            mood: {
+                let asked = Arc::clone(&asked);
+                move |_: &Candidacy| match asked.fetch_add(1, Ordering::SeqCst) {
+                    0 => Err(unanswered()),
+                    _ => Ok(true),
+                }
+            },
+        };
+        // It takes the last place, or there is none for it.
+        let backend: Arc<dyn Backend> = match rivals {
+            1 => Arc::new(faulty.clone()),
+            _ => Arc::new(moody),
+        };
+        let a = LeaderGroupElector::new(backend, group("a"));
+        faulty.acquire(Fault::Unanswered);
+        let runs = AtomicU32::new(0);
+        let run = a.run_with_policy("job", FailurePolicy::FailOpen, |_| async {
+            runs.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, ()>(())
+        });
+        let heals = async {
+            while a.stats().failed == 0 {
+                sleep(Duration::from_millis(1)).await;
+            }
+            faulty.acquire(Fault::None);
+        };
+        let (result, ()) = tokio::join!(run, heals);
+        let is_open = matches!(result, Ok(PolicyResult::Unprotected { .. }));
+        assert_eq!(
+            (is_open, runs.into_inner()),
+            (expected == 1, expected),
+            "{result:?}"
+        );
     }
 }

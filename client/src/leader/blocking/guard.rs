@@ -11,7 +11,7 @@ use crate::blocking::runtime::Runtime;
 use crate::leader::run::{Ran, Value};
 use crate::leader::term::RELEASE_TIME;
 use crate::leader::{
-    self, BackendError, Cause, LeaseEnd, NotLeader, RenewError, TermOutcome, TermReport,
+    self, BackendError, Cause, LeaseEnd, LossPolicy, NotLeader, RenewError, TermOutcome, TermReport,
 };
 
 /// What an action sees of its leadership; see [`leader::LeaderContext`].
@@ -119,11 +119,19 @@ impl LeaderGuard {
         self.finish(TermOutcome::Completed).1
     }
 
+    /// Runs the action, which may be told of a loss and is not cut off; but it does not begin when its
+    /// lease is over.
     pub(super) fn run<T>(
         self,
+        policy: LossPolicy,
         judge: impl FnOnce(&T) -> TermOutcome,
         action: impl FnOnce(&LeaderContext) -> T,
     ) -> Ran<T> {
+        if policy == LossPolicy::Cancel && self.guard.check().is_err() {
+            let (lost, term) = self.finish(TermOutcome::Lost);
+            let value = Value::Cut;
+            return Ran { value, lost, term };
+        }
         match catch_unwind(AssertUnwindSafe(|| action(&self.context))) {
             Ok(value) => {
                 let (lost, term) = self.finish(judge(&value));
@@ -159,5 +167,30 @@ impl LeaderGuard {
             },
         });
         (term.was_lost(), report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::leader::blocking::LeaderElector;
+    use crate::leader::{InProcess, LeaderOptions};
+
+    /// As after a process was stopped between the grant and the action.
+    #[test]
+    fn an_action_whose_lease_is_over_does_not_even_begin() {
+        for (policy, begins) in [(LossPolicy::Cancel, false), (LossPolicy::Notify, true)] {
+            let options = LeaderOptions::builder().lease(Duration::from_millis(50));
+            let options = options.on_loss(policy).build().unwrap();
+            let elector = LeaderElector::new(InProcess::new(), options).unwrap();
+            let guard = elector.try_acquire("job").unwrap().unwrap();
+            assert!(guard.lost(Duration::from_secs(60)).is_some());
+            let mut begun = false;
+            let ran = guard.run(policy, |_| TermOutcome::Completed, |_| begun = true);
+            assert_eq!(begun, begins);
+            assert_eq!(matches!(ran.value, Value::Cut), !begins);
+            assert_eq!(ran.lost, Some(crate::Lost::Expired));
+            assert_eq!(elector.stats().revoked, 1);
+        }
     }
 }

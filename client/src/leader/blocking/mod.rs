@@ -15,8 +15,9 @@
 //! ```
 //!
 //! Leases are extended in a thread of the elector's own, also while the action computes. What cannot
-//! be done is to cut an action off: ask [`LeaderContext::check`] between its steps. A lease that was
-//! lost is told at the end in any case. Streams are only there for async programs.
+//! be done is to cut an action off: ask [`LeaderContext::check`] between its steps. An action whose lease
+//! is over before it begins does not begin ([`LossPolicy::Cancel`](super::LossPolicy::Cancel)). A lease that
+//! was lost is told at the end in any case. Streams are only there for async programs.
 
 mod guard;
 mod schedule;
@@ -27,6 +28,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use highwater_lock::Key;
+
+use super::again::QUESTION;
 use super::elector::{self, PATIENCE};
 use super::policy::Instead;
 use super::run::{Ran, Value};
@@ -141,7 +145,8 @@ impl<K: Kind> Elector<K> {
         let Some(guard) = self.try_acquire(name)? else {
             return Ok(None);
         };
-        let Ran { value, lost, term } = guard.run(|_| TermOutcome::Completed, action);
+        let policy = self.inner.options().on_loss();
+        let Ran { value, lost, term } = guard.run(policy, |_| TermOutcome::Completed, action);
         match (value, lost) {
             (Value::Returned(value), None) => Ok(Some(value)),
             (_, lost) => Err(LeaderError::LeaseLost {
@@ -161,7 +166,8 @@ impl<K: Kind> Elector<K> {
         action: impl FnOnce(&LeaderContext) -> Result<T, E>,
     ) -> Result<LeaderResult<T, E>, LeaderError> {
         let guard = self.try_acquire(name)?;
-        let result = guard.map(|guard| elector::result(guard.run(elector::judge, action)));
+        let policy = self.inner.options().on_loss();
+        let result = guard.map(|guard| elector::result(guard.run(policy, elector::judge, action)));
         Ok(result.unwrap_or(LeaderResult::Skipped))
     }
 
@@ -176,10 +182,11 @@ impl<K: Kind> Elector<K> {
         policy: FailurePolicy,
         action: impl FnOnce(&LeaderContext) -> Result<T, E>,
     ) -> Result<PolicyResult<T, E>, LeaderError> {
-        let key = self.inner.key(&name)?;
-        match self.try_acquire(name) {
+        let key = self.inner.key(name)?;
+        match self.acquire_under(&key, policy) {
             Ok(Some(guard)) => {
-                let ran = guard.run(elector::judge, action);
+                let on_loss = self.inner.options().on_loss();
+                let ran = guard.run(on_loss, elector::judge, action);
                 Ok(PolicyResult::Held(elector::result(ran)))
             }
             Ok(None) => Ok(PolicyResult::Held(LeaderResult::Skipped)),
@@ -192,6 +199,19 @@ impl<K: Kind> Elector<K> {
                 }
             },
         }
+    }
+
+    fn acquire_under(
+        &self,
+        name: &Key,
+        policy: FailurePolicy,
+    ) -> Result<Option<LeaderGuard>, LeaderError> {
+        let (elector, name) = (self.inner.clone(), name.clone());
+        let bound = elector.options().wait() + PATIENCE + QUESTION + SLACK;
+        let acquire = async move { elector.core().acquire_under(&name, policy).await };
+        let guard = self.runtime.call(bound, acquire);
+        let guard = guard.unwrap_or_else(|| Err(stuck()))?;
+        Ok(guard.map(|guard| LeaderGuard::new(guard, Arc::clone(&self.runtime))))
     }
 
     /// See [`super::Elector::try_acquire`].

@@ -90,7 +90,8 @@ impl<K: Kind> Elector<K> {
                     let guard = elector.acquire_unless(&name, stop).ok().flatten();
                     // The elector's thread may have been faster than who stops.
                     if let Some(guard) = guard.filter(|_| gone.has_changed().is_ok()) {
-                        drop(guard.run(judge, &mut action));
+                        let on_loss = elector.inner.options().on_loss();
+                        drop(guard.run(on_loss, judge, &mut action));
                     }
                 };
                 discard(catch_unwind(AssertUnwindSafe(run)));

@@ -63,7 +63,8 @@ impl StrategicElector {
             return Ok(LeaderResult::Skipped);
         };
         turn.begins();
-        let ran = guard.run(elector::judge, action);
+        let on_loss = self.elector.inner.options().on_loss();
+        let ran = guard.run(on_loss, elector::judge, action);
         if let Some(told) = turn.over() {
             // Only about whose turn is next: the term itself is told already.
             let _ = self.elector.runtime.call(TELLING + SLACK, told);
