@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use highwater_lock::{Domain, Fence, FenceKey, FencingToken, KeySet, Mark};
 use highwater_protocol::SpanMillis;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
@@ -189,6 +190,11 @@ impl Ticket {
     pub(crate) fn unused(mut self) -> Self {
         self.held.min_hold = SpanMillis::ZERO;
         self
+    }
+
+    /// Where the tasks of its client live.
+    pub(crate) fn runtime(&self) -> Handle {
+        self.held.shared.runtime.clone()
     }
 
     /// Gives the lock back and says what came of it, at most 5 s later.

@@ -202,26 +202,34 @@ impl Lease for Held {
     }
 
     fn release(&self) -> BoxFuture<Result<Release, BackendError>> {
-        Box::pin(release(self.take()))
+        begin(self.take())
     }
 
     fn decline(&self) -> BoxFuture<Result<Release, BackendError>> {
-        Box::pin(release(self.take().map(Ticket::unused)))
+        begin(self.take().map(Ticket::unused))
     }
 }
 
-async fn release(ticket: Option<Ticket>) -> Result<Release, BackendError> {
-    match ticket {
-        // Dropped on the way, it is released in the background.
-        Some(ticket) => match ticket.release_counting().await {
-            // Perhaps it was released by an attempt whose answer got lost.
-            (1.., Ok(Release::NotCurrent)) => {
-                let cause = "an earlier attempt to release had no answer";
-                Err(BackendError::Indeterminate(Cause::new(cause)))
-            }
-            (_, outcome) => outcome.map_err(not_released),
-        },
-        None => Ok(Release::NotCurrent),
+/// Releases in a task of the client: whoever has the future may keep it and never poll it.
+fn begin(ticket: Option<Ticket>) -> BoxFuture<Result<Release, BackendError>> {
+    let Some(ticket) = ticket else {
+        return Box::pin(async { Ok(Release::NotCurrent) });
+    };
+    let releasing = ticket.runtime().spawn(release(ticket));
+    Box::pin(async move {
+        let gone = || BackendError::Indeterminate(Cause::new("the runtime of the client is gone"));
+        releasing.await.unwrap_or_else(|_| Err(gone()))
+    })
+}
+
+async fn release(ticket: Ticket) -> Result<Release, BackendError> {
+    match ticket.release_counting().await {
+        // Perhaps it was released by an attempt whose answer got lost.
+        (1.., Ok(Release::NotCurrent)) => {
+            let cause = "an earlier attempt to release had no answer";
+            Err(BackendError::Indeterminate(Cause::new(cause)))
+        }
+        (_, outcome) => outcome.map_err(not_released),
     }
 }
 

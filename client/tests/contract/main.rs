@@ -2,6 +2,7 @@
 //! nothing else than this contract, both in virtual time.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod forgetful;
 mod here;
 mod table;
 

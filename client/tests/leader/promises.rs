@@ -5,9 +5,11 @@ use std::fs;
 use std::path::Path;
 
 /// Where tests of leader elections are, from the root of the repository.
-const PLACES: [&str; 7] = [
+const PLACES: [&str; 9] = [
+    "client/src/leader/blocking",
     "client/src/leader/contract",
     "client/tests",
+    "client/tests/contract",
     "client/tests/client",
     "client/tests/leader",
     "tests/tests/leader",

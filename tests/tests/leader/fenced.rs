@@ -15,7 +15,7 @@ use sqlx::sqlite::SqlitePoolOptions;
 
 type AppError = Box<dyn std::error::Error + Send + Sync>;
 
-async fn base() -> SqlitePool {
+pub(crate) async fn base() -> SqlitePool {
     let pool = SqlitePoolOptions::new().max_connections(1);
     let pool = pool.connect("sqlite::memory:").await.unwrap();
     migrate::run(&pool).await.unwrap();
@@ -25,7 +25,7 @@ async fn base() -> SqlitePool {
 }
 
 /// Whether the write was admitted.
-async fn close(pool: &SqlitePool, fence: Fence, by_whom: &str) -> bool {
+pub(crate) async fn close(pool: &SqlitePool, fence: Fence, by_whom: &str) -> bool {
     let written = fence.transaction(pool, async |tx| {
         let insert = sqlx::query("INSERT INTO closed VALUES (11, ?)").bind(by_whom);
         insert.execute(&mut *tx).await?;
@@ -41,7 +41,7 @@ async fn close(pool: &SqlitePool, fence: Fence, by_whom: &str) -> bool {
     }
 }
 
-async fn closed_by(pool: &SqlitePool) -> Vec<String> {
+pub(crate) async fn closed_by(pool: &SqlitePool) -> Vec<String> {
     let rows = sqlx::query_scalar("SELECT by_whom FROM closed ORDER BY rowid");
     rows.fetch_all(pool).await.unwrap()
 }

@@ -10,6 +10,7 @@ mod client;
 mod cluster;
 #[cfg(feature = "cluster")]
 mod clustered;
+mod comebacks;
 mod fenced;
 mod frozen;
 #[cfg(feature = "cluster")]
@@ -39,5 +40,15 @@ mod of_a_cluster {
     highwater_client::leader_contract! {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)] =>
         Cluster::begun().await
+    }
+}
+
+#[cfg(feature = "cluster")]
+mod of_a_volatile_cluster {
+    use crate::cluster::Cluster;
+
+    highwater_client::leader_contract! {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)] =>
+        Cluster::volatile().await
     }
 }

@@ -80,8 +80,12 @@ impl World {
 
     /// Asks the admin listener of the server.
     pub(crate) async fn ask(&self, method: &str, path: &str) -> String {
-        let admin = self.server.lock().unwrap().as_ref().unwrap().admin_addr();
-        request(admin.unwrap(), method, path).await
+        request(self.admin(), method, path).await
+    }
+
+    pub(crate) fn admin(&self) -> SocketAddr {
+        let server = self.server.lock().unwrap();
+        server.as_ref().unwrap().admin_addr().unwrap()
     }
 
     /// Stops a server, as in a crash.
@@ -129,7 +133,14 @@ impl Service for World {
 }
 
 /// Asks an admin listener, which must agree.
-pub(crate) async fn request(admin: std::net::SocketAddr, method: &str, path: &str) -> String {
+pub(crate) async fn request(admin: SocketAddr, method: &str, path: &str) -> String {
+    let answer = try_request(admin, method, path).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
+}
+
+/// The same, whatever it answers.
+pub(crate) async fn try_request(admin: SocketAddr, method: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(admin).await.unwrap();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: localhost\r\n\
@@ -138,7 +149,6 @@ pub(crate) async fn request(admin: std::net::SocketAddr, method: &str, path: &st
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     answer
 }
 

@@ -16,10 +16,7 @@ pub async fn one_leads_at_a_time_and_tokens_grow(service: impl Service) {
     let tokens = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for node in ["a", "b", "c"] {
-        let options = world
-            .options()
-            .wait(600 * world.unit)
-            .lease(600 * world.unit);
+        let options = world.lasting().wait(600 * world.unit);
         let elector = world.elector(node, options).await;
         let (inside, tokens) = (Arc::clone(&inside), Arc::clone(&tokens));
         tasks.push(tokio::spawn(async move {
@@ -119,12 +116,7 @@ pub async fn an_action_that_fails_gives_its_error_and_the_lease_back(service: im
 
 pub async fn candidates_are_elected_in_the_order_of_their_coming(service: impl Service) {
     let world = &World::new(service);
-    let options = || {
-        world
-            .options()
-            .wait(600 * world.unit)
-            .lease(600 * world.unit)
-    };
+    let options = || world.lasting().wait(600 * world.unit);
     let holder = world.elector("holder", options()).await;
     let guard = holder.try_acquire("job").await.unwrap().unwrap();
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -148,9 +140,9 @@ pub async fn candidates_are_elected_in_the_order_of_their_coming(service: impl S
 /// spring-integration: a lock object that is made anew is a second leader.
 pub async fn the_lock_is_not_reentrant_also_for_an_elector_made_anew(service: impl Service) {
     let world = &World::new(service);
-    let first = world.candidate("a").await;
+    let first = world.elector("a", world.lasting()).await;
     let guard = first.try_acquire("job").await.unwrap().unwrap();
-    let again = world.candidate("a").await;
+    let again = world.elector("a", world.lasting()).await;
     assert!(first.try_acquire("job").await.unwrap().is_none());
     assert!(again.try_acquire("job").await.unwrap().is_none());
     assert!(!again.watch("job").unwrap().is_leader());
@@ -164,12 +156,7 @@ pub async fn the_lock_is_not_reentrant_also_for_an_elector_made_anew(service: im
 /// etcd: a waiter is granted, or left waiting, after it is gone.
 pub async fn a_dropped_candidacy_is_never_elected(service: impl Service) {
     let world = &World::new(service);
-    let options = || {
-        world
-            .options()
-            .wait(600 * world.unit)
-            .lease(600 * world.unit)
-    };
+    let options = || world.lasting().wait(600 * world.unit);
     let holder = world.elector("holder", options()).await;
     let guard = holder.try_acquire("job").await.unwrap().unwrap();
     let (a, b) = (

@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use crate::leader::term::margin;
 use crate::leader::{
     Backend, BackendError, BoxFuture, Candidacy, Cause, Clock, Grant, LeaderState, Lease,
@@ -19,9 +21,10 @@ pub(super) enum Fault {
     Fails,
     /// Is done, and its answer is lost.
     Unanswered,
-    /// Never answers, and is not done.
+    /// Never answers, and is not done. A release is done when the fault is over.
     Hangs,
-    /// Is done, and its answer comes when so little of the lease is left that nobody may lead.
+    /// Is done, and so little seems to be left of the lease that nobody may lead, as if the answer had
+    /// come late.
     Late,
     /// Is turned away: the queue is full.
     Busy,
@@ -31,6 +34,11 @@ pub(super) enum Fault {
 struct Plan {
     acquire: Fault,
     extend: Fault,
+    state: Fault,
+    /// How often an extension was asked for.
+    extensions: u64,
+    /// What came of releases.
+    released: Vec<Result<Release, BackendError>>,
 }
 
 /// Wraps a backend. Clones share their faults.
@@ -38,12 +46,16 @@ struct Plan {
 pub(super) struct Faulty {
     inner: Arc<dyn Backend>,
     plan: Arc<Mutex<Plan>>,
+    release: Arc<watch::Sender<Fault>>,
 }
 
 impl Faulty {
     pub(super) fn new(inner: Arc<dyn Backend>) -> Self {
-        let plan = Arc::default();
-        Self { inner, plan }
+        Self {
+            inner,
+            plan: Arc::default(),
+            release: Arc::new(watch::Sender::new(Fault::None)),
+        }
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
@@ -58,6 +70,30 @@ impl Faulty {
     /// What becomes of extensions from now on.
     pub(super) fn extend(&self, fault: Fault) {
         self.plan().extend = fault;
+    }
+
+    /// What becomes of releases from now on.
+    pub(super) fn release(&self, fault: Fault) {
+        self.release.send_replace(fault);
+    }
+
+    /// Whether this one candidate is cut off from the service.
+    pub(super) fn cut(&self, is_cut: bool) {
+        let fault = if is_cut { Fault::Fails } else { Fault::None };
+        self.acquire(fault);
+        self.extend(fault);
+        self.release(fault);
+        self.plan().state = fault;
+    }
+
+    /// How often an extension was asked for so far.
+    pub(super) fn extensions(&self) -> u64 {
+        self.plan().extensions
+    }
+
+    /// What came of releases so far.
+    pub(super) fn released(&self) -> Vec<Result<Release, BackendError>> {
+        self.plan().released.clone()
     }
 }
 
@@ -84,27 +120,29 @@ impl Backend for Faulty {
                 Fault::None | Fault::Late | Fault::Unanswered => {}
             }
             let lease = faulty.inner.acquire(candidacy).await?;
-            match (&lease, fault) {
-                (Some(lease), Fault::Unanswered) => {
-                    // Held by nobody until it ends.
-                    std::mem::forget(Arc::clone(lease));
-                    return Err(unanswered());
-                }
-                (Some(lease), Fault::Late) => {
-                    while let Ok(left) = lease.remaining()
-                        && left > margin
-                    {
-                        tokio::time::sleep(left - margin).await;
-                    }
-                }
-                _ => {}
+            if let (Some(lease), Fault::Unanswered) = (&lease, fault) {
+                // Held by nobody until it ends.
+                std::mem::forget(Arc::clone(lease));
+                return Err(unanswered());
             }
-            Ok(lease.map(|inner| Arc::new(FaultyLease { inner, faulty }) as Arc<dyn Lease>))
+            let at_most = match fault {
+                Fault::Late => margin,
+                _ => Duration::MAX,
+            };
+            let lease = lease.map(|inner| FaultyLease {
+                inner,
+                faulty,
+                at_most,
+            });
+            Ok(lease.map(|lease| Arc::new(lease) as Arc<dyn Lease>))
         })
     }
 
     fn state(&self, name: Key) -> BoxFuture<Result<LeaderState, BackendError>> {
-        self.inner.state(name)
+        match self.plan().state {
+            Fault::None => self.inner.state(name),
+            _ => Box::pin(async { Err(unavailable()) }),
+        }
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -115,6 +153,8 @@ impl Backend for Faulty {
 struct FaultyLease {
     inner: Arc<dyn Lease>,
     faulty: Faulty,
+    /// What seems to be left of it.
+    at_most: Duration,
 }
 
 impl Lease for FaultyLease {
@@ -123,7 +163,8 @@ impl Lease for FaultyLease {
     }
 
     fn remaining(&self) -> Result<Duration, Lost> {
-        self.inner.remaining()
+        let left = self.inner.remaining()?;
+        Ok(left.min(self.at_most))
     }
 
     fn lost(&self) -> BoxFuture<Lost> {
@@ -131,7 +172,12 @@ impl Lease for FaultyLease {
     }
 
     fn extend(&self, lease: Duration) -> BoxFuture<Result<(), RenewError>> {
-        match self.faulty.plan().extend {
+        let fault = {
+            let mut plan = self.faulty.plan();
+            plan.extensions += 1;
+            plan.extend
+        };
+        match fault {
             Fault::Fails | Fault::Busy => Box::pin(async { Err(unavailable().into()) }),
             Fault::Hangs | Fault::Late => Box::pin(std::future::pending()),
             Fault::Unanswered => {
@@ -146,7 +192,21 @@ impl Lease for FaultyLease {
     }
 
     fn release(&self) -> BoxFuture<Result<Release, BackendError>> {
-        self.inner.release()
+        let (inner, faulty) = (Arc::clone(&self.inner), self.faulty.clone());
+        let mut fault = faulty.release.subscribe();
+        match *faulty.release.borrow() {
+            Fault::Fails => return Box::pin(async { Err(unavailable()) }),
+            Fault::Hangs => {}
+            _ => return inner.release(),
+        }
+        let late = tokio::spawn(async move {
+            // Without a sender there is nobody to look at what comes of it.
+            let _ = fault.wait_for(|fault| *fault != Fault::Hangs).await;
+            let released = inner.release().await;
+            faulty.plan().released.push(released.clone());
+            released
+        });
+        Box::pin(async move { late.await.unwrap_or_else(|_| Err(unanswered())) })
     }
 
     fn decline(&self) -> BoxFuture<Result<Release, BackendError>> {

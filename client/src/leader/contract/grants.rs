@@ -23,6 +23,14 @@ fn candidacy<S: Service>(world: &World<S>, name: &str) -> Candidacy {
     }
 }
 
+/// For a lease that does not run out while somebody waits for its end.
+fn lasting<S: Service>(world: &World<S>, name: &str) -> Candidacy {
+    Candidacy {
+        lease: world.lasting_lease(),
+        ..candidacy(world, name)
+    }
+}
+
 async fn granted<S: Service>(world: &World<S>, candidacy: Candidacy) -> Arc<dyn Lease> {
     let backend = world.service().backend("a").await;
     backend.acquire(candidacy).await.unwrap().unwrap()
@@ -61,7 +69,7 @@ pub async fn a_lease_that_is_given_back_is_over_from_the_call_on(service: impl S
     let world = &World::new(service);
     let a = world.candidate("a").await;
     for answer in ["waited-for", "dropped", "never-polled"] {
-        let lease = granted(world, candidacy(world, answer)).await;
+        let lease = granted(world, lasting(world, answer)).await;
         let release = lease.release();
         assert!(lease.remaining().is_err(), "{answer}");
         match answer {
@@ -80,7 +88,7 @@ pub async fn a_lease_that_is_given_back_is_over_from_the_call_on(service: impl S
     // Nobody led, so nothing is kept, or at most the minimum.
     let kept = Candidacy {
         min_lease: 2 * world.unit,
-        ..candidacy(world, "declined")
+        ..lasting(world, "declined")
     };
     drop(granted(world, kept).await.decline());
     world.is_free(&a, "declined").await;
@@ -91,7 +99,7 @@ pub async fn a_retained_lease_is_extended_by_nobody(service: impl Service) {
     let a = world.candidate("a").await;
     let kept = Candidacy {
         min_lease: 10 * world.unit,
-        ..candidacy(world, "job")
+        ..lasting(world, "job")
     };
     let started = now();
     let lease = granted(world, kept).await;
@@ -114,7 +122,7 @@ pub async fn a_retained_lease_is_extended_by_nobody(service: impl Service) {
 /// etcd: a waiter is granted a lock whose lease is over.
 pub async fn a_grant_that_came_too_late_leads_nobody_and_is_given_back(service: impl Service) {
     let world = &World::new(service);
-    let options = world.options().wait(60 * world.unit);
+    let options = world.lasting().wait(60 * world.unit);
     let options = options.min_lease(20 * world.unit);
     let a = world.with_fault("a", options, Fault::Late).await;
     let mut events = a.subscribe();

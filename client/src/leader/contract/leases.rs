@@ -1,7 +1,5 @@
 //! How a lease lasts, and how it is lost.
 
-use std::time::Duration;
-
 use crate::Lost;
 use crate::leader::{
     LeaderElector, LeaderError, LeaderGuard, LeaderResult, LeaseEnd, NotLeader, RenewError,
@@ -9,9 +7,9 @@ use crate::leader::{
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use super::world::{PATIENCE, World};
+use super::world::{PATIENCE, World, dropped_when, elected};
 use super::{Memory, Service};
 use crate::leader::schedule::caught;
 use crate::system::now;
@@ -28,7 +26,7 @@ pub async fn a_lease_that_is_not_extended_is_lost_before_another_one_is_elected(
     let started = now();
     let lost = guard.lost();
     let next = tokio::spawn(async move {
-        let guard = b.try_acquire("job").await.unwrap().unwrap();
+        let guard = elected(&b).await;
         (now(), guard)
     });
     assert_eq!(lost.await, NotLeader::Lost(Lost::Expired));
@@ -99,8 +97,8 @@ pub async fn an_extension_by_hand_lengthens_the_lease(service: impl Service) {
 
 pub async fn a_minimum_lease_keeps_everybody_out_however_its_action_ends(service: impl Service) {
     let world = &World::new(service);
-    let options = || world.options().min_lease(10 * world.unit);
-    let a = world.elector("a", options()).await;
+    let options = world.lasting().min_lease(10 * world.unit);
+    let a = world.elector("a", options).await;
     let b = world
         .elector("b", world.options().wait(600 * world.unit))
         .await;
@@ -108,8 +106,12 @@ pub async fn a_minimum_lease_keeps_everybody_out_however_its_action_ends(service
         let started = now();
         match ending {
             "drop" => {
-                let run = a.run_if_leader(ending, |_| std::future::pending::<()>());
-                assert!(timeout(world.unit, run).await.is_err());
+                let (begins, begun) = oneshot::channel();
+                let run = a.run_if_leader(ending, |_| async move {
+                    begins.send(()).unwrap();
+                    std::future::pending::<()>().await;
+                });
+                dropped_when(run, begun).await;
             }
             "panic" => {
                 let run = a.run_if_leader(ending, |_| async { panic!("on purpose") });
@@ -280,16 +282,4 @@ async fn goes_on_after_a_restart<S: Service>(
     assert!(new.token() > token);
     assert_eq!(new.fence().domain(), domain);
     assert_eq!(new.release().await.end, LeaseEnd::Released);
-}
-
-async fn elected(elector: &LeaderElector) -> LeaderGuard {
-    let started = now();
-    loop {
-        match elector.try_acquire("job").await {
-            Ok(guard) => return guard.unwrap(),
-            Err(error) => assert!(error.is_transient(), "{error:?}"),
-        }
-        assert!(started.elapsed() < PATIENCE);
-        sleep(Duration::from_millis(20)).await;
-    }
 }

@@ -3,8 +3,6 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tokio::time::timeout;
-
 use super::Service;
 use super::faulty::Fault;
 use super::world::{World, at_once};
@@ -111,7 +109,12 @@ async fn play<S: Service>(
     loss: LossPolicy,
 ) -> (&'static str, u32) {
     let name = format!("{cell:?}-{policy:?}-{loss:?}");
-    let options = world.options().lease(5 * world.unit).on_loss(loss);
+    let options = match cell {
+        // These wait for the end of a lease.
+        Cell::Unanswered | Cell::LeaseLost => world.options().lease(5 * world.unit),
+        _ => world.lasting(),
+    };
+    let options = options.on_loss(loss);
     let fault = match cell {
         Cell::Unanswered => Fault::Unanswered,
         Cell::Busy => Fault::Busy,
@@ -150,12 +153,20 @@ async fn play<S: Service>(
             Ok(leader.fence().is_some())
         }
     });
-    let outcome = match cell {
-        Cell::Cancel => timeout(world.unit, caught(run)).await,
-        _ => Ok(caught(run).await),
+    let begun = async || runs.load(Ordering::Relaxed) > 0;
+    let cancelled = async {
+        match cell {
+            Cell::Cancel => world.until("it begins", begun).await,
+            _ => std::future::pending().await,
+        }
+    };
+    let outcome = tokio::select! {
+        biased;
+        outcome = caught(run) => Ok(outcome),
+        () = cancelled => Err(()),
     };
     let seen = match outcome {
-        Err(_) => "cancelled",
+        Err(()) => "cancelled",
         Ok(Err(_)) => "panicked",
         Ok(Ok(Ok(result))) => ran(result),
         Ok(Ok(Err(LeaderError::Backend(error)))) => match error {

@@ -191,6 +191,13 @@ pub async fn a_stream_leads_as_long_as_it_lives(service: impl Service) {
         .await;
     drop(stream);
     world.is_free(&b, "job").await;
+    // And that is no matter of time.
+    let patient = world.elector("a", world.lasting()).await;
+    let stream = patient
+        .stream_if_leader("job", StreamLease::AutoExtend, |_| Counting(0))
+        .await;
+    drop(stream.unwrap().unwrap());
+    world.is_free(&b, "job").await;
     // A bounded one is ended by its lease.
     let stream = a
         .stream_if_leader("job", StreamLease::Bounded, |_| Counting(0))

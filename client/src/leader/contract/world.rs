@@ -6,13 +6,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_core::Stream;
-use tokio::time::sleep;
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
 
 use super::faulty::{Fault, Faulty};
 use super::{Memory, Service};
 use crate::Key;
 use crate::leader::{
-    LeaderElector, LeaderGroupElector, LeaderGroupOptions, LeaderOptions, LeaderOptionsBuilder,
+    LeaderElector, LeaderGroupElector, LeaderGroupOptions, LeaderGuard, LeaderOptions,
+    LeaderOptionsBuilder,
 };
 use crate::system::now;
 
@@ -35,6 +37,27 @@ impl<S: Service> World<S> {
     pub(super) fn options(&self) -> LeaderOptionsBuilder {
         let options = LeaderOptions::builder().wait(Duration::ZERO);
         options.lease(20 * self.unit)
+    }
+
+    /// One try, a lease that lasts for far longer than anything is waited for: a name that is free before
+    /// its end was given back, and has not just run out.
+    pub(super) fn lasting(&self) -> LeaderOptionsBuilder {
+        self.options().lease(self.lasting_lease())
+    }
+
+    pub(super) fn lasting_lease(&self) -> Duration {
+        match self.is_virtual() {
+            true => 10 * self.patience(),
+            false if self.service.may_leave_leases() => PATIENCE / 3,
+            false => 10 * PATIENCE,
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        match self.is_virtual() {
+            true => 100 * self.unit,
+            false => PATIENCE,
+        }
     }
 
     pub(super) async fn elector(&self, node: &str, options: LeaderOptionsBuilder) -> LeaderElector {
@@ -97,12 +120,8 @@ impl<S: Service> World<S> {
     /// Waits for a condition; in virtual time each look takes a hundredth of a unit.
     pub(super) async fn until(&self, what: &str, mut condition: impl AsyncFnMut() -> bool) {
         let started = now();
-        let patience = match self.is_virtual() {
-            true => 100 * self.unit,
-            false => PATIENCE,
-        };
         while !condition().await {
-            assert!(started.elapsed() < patience, "not in time: {what}");
+            assert!(started.elapsed() < self.patience(), "not in time: {what}");
             sleep(self.unit / 100).await;
         }
     }
@@ -147,6 +166,18 @@ pub(super) async fn polled<F: Future>(
     None
 }
 
+/// Drops a run when its action has begun, which says so and does not end.
+pub(super) async fn dropped_when<T: std::fmt::Debug>(
+    run: impl Future<Output = T>,
+    begun: oneshot::Receiver<()>,
+) {
+    tokio::select! {
+        biased;
+        ran = run => panic!("it is over: {ran:?}"),
+        begun = timeout(PATIENCE, begun) => begun.unwrap().unwrap(),
+    }
+}
+
 /// Polls a future once.
 pub(super) async fn once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
@@ -168,4 +199,17 @@ pub(super) async fn at_once<F: Future<Output = ()>>(futures: Vec<F>) {
         }
     })
     .await;
+}
+
+/// Elected in the end: a service that has trouble of its own may tell a candidate that it has no answer.
+pub(super) async fn elected(elector: &LeaderElector) -> LeaderGuard {
+    let started = now();
+    loop {
+        match elector.try_acquire("job").await {
+            Ok(guard) => return guard.unwrap(),
+            Err(error) => assert!(error.is_transient(), "{error:?}"),
+        }
+        assert!(started.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(20)).await;
+    }
 }
