@@ -4,7 +4,7 @@
 //! clients meet it; `presence` is the process, which in a volatile cluster is not a node from its start
 //! on; `node` holds a node together, `succession` is how a new one takes a slot over, `survey` what one
 //! learns by asking the others; `replica`, `log`, `journal` and `snapshots` are
-//! what the consensus engine stores in; `network` and `peer` carry what nodes say to each other;
+//! what the consensus engine stores in, and `retention` is how much of the log is kept; `network` and `peer` carry what nodes say to each other;
 //! `batch` and `codec` are the bytes of all that; `file` is what all nodes are told in common.
 //!
 //! Which engine that is, and why, stands in `docs/adr/0010-consensus.md`. No file outside of this
@@ -35,6 +35,7 @@ mod peer;
 mod presence;
 mod replica;
 mod resize;
+mod retention;
 mod rules;
 mod snapshots;
 mod start;

@@ -27,6 +27,7 @@ use super::peer::frame::{FRESH, MARK};
 use super::peer::handshake::Caller;
 use super::peer::link::Link;
 use super::replica::Replica;
+use super::retention::Retention;
 use super::snapshots::Snapshots;
 use super::start::ClusterError;
 use super::status::{Members, NodeRole, NodeStatus};
@@ -66,6 +67,7 @@ enum Stage {
 /// What an engine is made with.
 pub(super) struct Engine {
     pub(super) config: Arc<openraft::Config>,
+    pub(super) retention: Retention,
     pub(super) seed: HashSeed,
     /// The clocks that the desk has.
     pub(super) clock: NodeClock,
@@ -172,6 +174,8 @@ impl Presence {
         tasks.spawn(async move { keeper.tend().await });
         tasks.spawn(async move { comparer.compare_clocks().await });
         tasks.spawn(async move { leaver.give_way().await });
+        let (tidier, retention) = (Arc::clone(&node), self.engine.retention);
+        tasks.spawn(async move { tidier.tidy_log(retention).await });
         tokio::select! {
             () = node.watch() => {}
             gone = self.look_around(&node, let_in_by) => match gone {

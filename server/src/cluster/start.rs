@@ -24,6 +24,7 @@ use super::log::Log;
 use super::marks::{self, BEGUN, REMOVED};
 use super::peer::{Trust, serve};
 use super::presence::{Engine, Presence};
+use super::retention::Retention;
 use super::rules;
 use super::snapshots::{SnapshotError, Snapshots};
 use super::types::Member;
@@ -149,7 +150,8 @@ pub(crate) async fn start(
     let clock = NodeClock::start(seat.clock_skew.clone());
     let desk = Desk::new(file.identity(), own_slot, machine, clock.clone());
     let desk = Arc::new(desk);
-    let config = Arc::new(config(seat.snapshot_every.get().into())?);
+    let snapshot_every = seat.snapshot_every.get().into();
+    let config = Arc::new(config(snapshot_every)?);
     let presence = Arc::new(Presence::new(
         own_slot,
         trust,
@@ -158,6 +160,7 @@ pub(crate) async fn start(
         folder.clone(),
         Engine {
             config,
+            retention: Retention::beside(snapshot_every),
             seed,
             clock,
         },
@@ -234,7 +237,8 @@ pub(super) fn config(snapshot_every: u64) -> Result<Config, ClusterError> {
         election_timeout_max: millis(rules::ELECTION.1),
         install_snapshot_timeout: 10_000,
         snapshot_policy: SnapshotPolicy::LogsSinceLast(snapshot_every),
-        max_in_snapshot_log_to_keep: snapshot_every / rules::KEPT_PART,
+        // What is left out of the log is decided in `retention`.
+        max_in_snapshot_log_to_keep: u64::MAX,
         enable_pre_vote: Some(true),
         // A restarted process must not go on with a term whose waiters were another process's.
         enable_leader_restore: Some(false),

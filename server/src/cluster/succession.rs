@@ -25,7 +25,7 @@ use super::status::NodeStatus;
 use super::types::{Address, LogId, Member, Membership, Types};
 use crate::system;
 
-type Metrics = openraft::RaftMetrics<Types>;
+pub(super) type Metrics = openraft::RaftMetrics<Types>;
 
 /// The members as they were looked at, to change them only if they still are the same.
 pub(super) struct Seen {
@@ -425,7 +425,7 @@ impl Node {
 }
 
 /// Whether the leader has heard from it just now.
-fn is_lively(metrics: &Metrics, id: u64) -> bool {
+pub(super) fn is_lively(metrics: &Metrics, id: u64) -> bool {
     let heard = metrics.heartbeat.as_ref().and_then(|heard| heard.get(&id));
     let silence = heard.and_then(|heard| Some((*heard)?.elapsed()));
     silence.is_some_and(|silence| silence < rules::ELECTION.1)
@@ -440,7 +440,7 @@ fn has_caught_up(metrics: &Metrics, seen: &Seen, member: Member) -> bool {
 }
 
 /// The last entry that it is known to have.
-fn matched(metrics: &Metrics, member: Member) -> Option<u64> {
+pub(super) fn matched(metrics: &Metrics, member: Member) -> Option<u64> {
     let replicated = metrics.replication.as_ref()?;
     Some((*replicated.get(&member.id())?)?.index())
 }

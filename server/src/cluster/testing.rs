@@ -10,6 +10,7 @@ use super::desk::Desk;
 use super::file::{ClusterFile, ClusterMode, NodeAddresses};
 use super::peer::{Trust, serve};
 use super::presence::{Engine, Presence};
+use super::retention::Retention;
 use super::rules;
 use super::start::config;
 use crate::system::NodeClock;
@@ -50,6 +51,7 @@ pub(super) async fn three() -> (TempDir, Vec<Arc<Presence>>) {
             None,
             Engine {
                 config: Arc::new(config(1_000).unwrap()),
+                retention: Retention::beside(1_000),
                 seed,
                 clock,
             },

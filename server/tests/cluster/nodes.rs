@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use highwater_server::cluster::{
@@ -17,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::client::Client;
-use crate::proxy::{Cuts, Proxy};
+use crate::proxy::{Cuts, Parts, Proxy, SNAPSHOTS};
 
 pub(crate) const TOKEN: &[u8] = b"a client token of tests";
 
@@ -279,6 +280,19 @@ impl Nodes {
         let others = (0..5).filter(|other| *other != slot);
         self.cuts
             .send_modify(|cuts| cuts.extend(others.map(|other| (slot, other))));
+    }
+
+    /// Holds back snapshots that this node is sent, and nothing else.
+    pub(crate) fn hold_snapshots(&self, slot: u8) {
+        self.cuts.send_modify(|cuts| {
+            cuts.insert((SNAPSHOTS, slot));
+        });
+    }
+
+    /// How many parts of snapshots this slot was sent, and has taken.
+    pub(crate) fn parts(&self, slot: u8) -> (u32, u32) {
+        let Parts { sent, taken } = &*self.proxies[usize::from(slot)].parts;
+        (sent.load(Ordering::SeqCst), taken.load(Ordering::SeqCst))
     }
 
     /// Lets everything through again.

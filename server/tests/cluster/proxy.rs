@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -17,9 +18,22 @@ pub(crate) type Cuts = watch::Sender<BTreeSet<(u8, u8)>>;
 
 type Target = Arc<Mutex<Option<SocketAddr>>>;
 
+/// In the place of the one that calls: everything that is part of a snapshot.
+pub(crate) const SNAPSHOTS: u8 = 200;
+const SNAPSHOT: u8 = 4;
+const REPLY: u8 = 0x80;
+
+/// How many parts of snapshots a node was sent, and has taken.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) sent: AtomicU32,
+    pub(crate) taken: AtomicU32,
+}
+
 /// A proxy in front of one node.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
+    pub(crate) parts: Arc<Parts>,
     target: Target,
     _tasks: JoinSet<()>,
 }
@@ -48,7 +62,12 @@ impl Proxy {
     /// In front of a node for the other nodes.
     pub(crate) async fn for_peers(slot: u8, cuts: &Cuts) -> Self {
         let cuts = cuts.subscribe();
-        Self::run(move |listener, target| accept(listener, slot, target, cuts)).await
+        let parts = Arc::new(Parts::default());
+        let counted = Arc::clone(&parts);
+        let mut proxy =
+            Self::run(move |listener, target| accept(listener, slot, target, cuts, counted)).await;
+        proxy.parts = parts;
+        proxy
     }
 
     async fn run<F>(serve: impl FnOnce(TcpListener, Target) -> F) -> Self
@@ -62,6 +81,7 @@ impl Proxy {
         tasks.spawn(serve(listener, Arc::clone(&target)));
         Self {
             address,
+            parts: Arc::default(),
             target,
             _tasks: tasks,
         }
@@ -78,6 +98,7 @@ async fn accept(
     slot: u8,
     target: Target,
     cuts: watch::Receiver<BTreeSet<(u8, u8)>>,
+    parts: Arc<Parts>,
 ) {
     let mut connections = JoinSet::new();
     loop {
@@ -85,7 +106,8 @@ async fn accept(
         let Some(address) = *target.lock().unwrap() else {
             continue;
         };
-        connections.spawn(connect(caller, address, slot, cuts.clone()));
+        let way = (slot, cuts.clone(), Arc::clone(&parts));
+        connections.spawn(connect(caller, address, way));
     }
 }
 
@@ -93,8 +115,7 @@ async fn accept(
 async fn connect(
     mut caller: TcpStream,
     address: SocketAddr,
-    slot: u8,
-    cuts: watch::Receiver<BTreeSet<(u8, u8)>>,
+    (slot, cuts, parts): (u8, watch::Receiver<BTreeSet<(u8, u8)>>, Arc<Parts>),
 ) {
     let Ok(mut node) = TcpStream::connect(address).await else {
         return;
@@ -120,8 +141,51 @@ async fn connect(
         return;
     }
     tokio::select! {
-        () = pass(caller_read, node_write, (from, slot), cuts.clone()) => {}
-        () = pass(node_read, caller_write, (slot, from), cuts) => {}
+        () = pass(caller_read, node_write, (from, slot), cuts.clone(), Frames::behind(97, &parts)) => {}
+        () = pass(node_read, caller_write, (slot, from), cuts, Frames::behind(33, &parts)) => {}
+    }
+}
+
+/// Looks at the frames that pass: where one begins, and of which kind it is.
+struct Frames {
+    skip: usize,
+    head: Vec<u8>,
+    parts: Arc<Parts>,
+}
+
+impl Frames {
+    /// Behind what is said in front of the first frame.
+    fn behind(skip: usize, parts: &Arc<Parts>) -> Self {
+        Self {
+            skip,
+            head: Vec::new(),
+            parts: Arc::clone(parts),
+        }
+    }
+
+    /// Counts what begins in these bytes, and says whether a part of a snapshot does.
+    fn see(&mut self, bytes: &[u8]) -> bool {
+        let mut has_part = false;
+        for byte in bytes {
+            if self.skip > 0 {
+                self.skip -= 1;
+                continue;
+            }
+            self.head.push(*byte);
+            let [a, b, c, d, kind] = self.head[..] else {
+                continue;
+            };
+            self.head.clear();
+            self.skip = u32::from_be_bytes([a, b, c, d]) as usize - 1;
+            if kind == SNAPSHOT {
+                has_part = true;
+                self.parts.sent.fetch_add(1, Ordering::SeqCst);
+            }
+            if kind == SNAPSHOT | REPLY {
+                self.parts.taken.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        has_part
     }
 }
 
@@ -130,12 +194,16 @@ async fn pass(
     mut to: OwnedWriteHalf,
     pair: (u8, u8),
     mut cuts: watch::Receiver<BTreeSet<(u8, u8)>>,
+    mut frames: Frames,
 ) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let Ok(count @ 1..) = from.read(&mut buffer).await else {
             return;
         };
+        if frames.see(&buffer[..count]) && !is_open(&mut cuts, (SNAPSHOTS, pair.1)).await {
+            return;
+        }
         if !is_open(&mut cuts, pair).await || to.write_all(&buffer[..count]).await.is_err() {
             return;
         }
