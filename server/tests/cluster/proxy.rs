@@ -106,8 +106,8 @@ async fn accept(
         let Some(address) = *target.lock().unwrap() else {
             continue;
         };
-        let way = (slot, cuts.clone(), Arc::clone(&parts));
-        connections.spawn(connect(caller, address, way));
+        let (cuts, parts) = (cuts.clone(), Arc::clone(&parts));
+        connections.spawn(connect(caller, address, slot, cuts, parts));
     }
 }
 
@@ -115,7 +115,9 @@ async fn accept(
 async fn connect(
     mut caller: TcpStream,
     address: SocketAddr,
-    (slot, cuts, parts): (u8, watch::Receiver<BTreeSet<(u8, u8)>>, Arc<Parts>),
+    slot: u8,
+    cuts: watch::Receiver<BTreeSet<(u8, u8)>>,
+    parts: Arc<Parts>,
 ) {
     let Ok(mut node) = TcpStream::connect(address).await else {
         return;
