@@ -24,6 +24,8 @@ use crate::cluster::types::Member;
 /// The longest frame, without its length.
 pub(in crate::cluster) const MOST_BYTES: usize = 4 * 1024 * 1024;
 const HEAD_BYTES: usize = 59;
+/// For how much at least there is room when something is read.
+const READ_BYTES: usize = 512;
 /// How long the rest of a frame may take once it has begun.
 const FRAME_TIME: Duration = Duration::from_secs(10);
 
@@ -192,6 +194,84 @@ pub(in crate::cluster) async fn read(
         .await
         .map_err(|_| FrameError::TooSlow)??;
     decode(&bytes, ends).map(Some)
+}
+
+/// What is on its way out. It can be given up at any moment, and finished later.
+#[derive(Debug, Default)]
+pub(in crate::cluster) struct Outgoing {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Outgoing {
+    /// Has this frame follow.
+    pub(in crate::cluster) fn put(&mut self, ends: Ends, frame: &Frame) -> Result<(), FrameError> {
+        if HEAD_BYTES + frame.body.len() > MOST_BYTES {
+            return Err(FrameError::TooLong);
+        }
+        match self.bytes.is_empty() {
+            true => self.bytes = encode(ends, frame),
+            false => self.bytes.extend(encode(ends, frame)),
+        }
+        Ok(())
+    }
+
+    pub(in crate::cluster) async fn finish(
+        &mut self,
+        stream: &mut (impl Stream + ?Sized),
+    ) -> Result<(), FrameError> {
+        while self.sent < self.bytes.len() {
+            match stream.write(&self.bytes[self.sent..]).await? {
+                0 => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                sent => self.sent += sent,
+            }
+        }
+        stream.flush().await?;
+        (self.bytes, self.sent) = (Vec::new(), 0);
+        Ok(())
+    }
+}
+
+/// What has come in of a frame. Reading can be given up at any moment, and goes on later.
+#[derive(Debug, Default)]
+pub(in crate::cluster) struct Incoming(Vec<u8>);
+
+impl Incoming {
+    /// Waits for a frame between these ends; `None` if the other side has closed.
+    pub(in crate::cluster) async fn read(
+        &mut self,
+        stream: &mut (impl Stream + ?Sized),
+        ends: Ends,
+    ) -> Result<Option<Frame>, FrameError> {
+        loop {
+            if let Some(end) = self.first()?
+                && self.0.len() >= end
+            {
+                let frame = decode(&self.0[4..end], ends)?;
+                self.0.drain(..end);
+                return Ok(Some(frame));
+            }
+            self.0.reserve(READ_BYTES);
+            if stream.read_buf(&mut self.0).await? == 0 {
+                return match self.0.is_empty() {
+                    true => Ok(None),
+                    false => Err(FrameError::Io(io::ErrorKind::UnexpectedEof.into())),
+                };
+            }
+        }
+    }
+
+    /// Where the first frame ends, if its length is known.
+    fn first(&self) -> Result<Option<usize>, FrameError> {
+        let Some(length) = self.0.first_chunk() else {
+            return Ok(None);
+        };
+        let length = u32::from_be_bytes(*length) as usize;
+        match (HEAD_BYTES..=MOST_BYTES).contains(&length) {
+            true => Ok(Some(4 + length)),
+            false => Err(FrameError::TooLong),
+        }
+    }
 }
 
 /// Why a connection between peers must end.
