@@ -100,6 +100,7 @@ impl Builder {
             peer_listen: None,
             peer_tls: None,
             clock_skew: None,
+            pace: cluster::Pace::USUAL,
             generation: None,
             snapshot_every: NonZeroU32::new(cluster::SNAPSHOT_EVERY).expect("it is not zero"),
         });
@@ -134,6 +135,18 @@ impl Builder {
     pub fn clock_skew(mut self, skew: cluster::ClockSkew) -> Self {
         if let Some(seat) = &mut self.seat {
             seat.clock_skew = Some(skew);
+        }
+        self
+    }
+
+    /// Has the node wait so many times longer than usual for the others, before it takes them for gone or asks for
+    /// votes: for tests that expect no change of leaders, on machines that do much else. All nodes have to have the
+    /// same. To be called after [`Builder::cluster`].
+    #[cfg(feature = "cluster")]
+    #[doc(hidden)]
+    pub fn slower_elections(mut self, times: std::num::NonZeroU8) -> Self {
+        if let Some(seat) = &mut self.seat {
+            seat.pace = cluster::Pace::slower(times);
         }
         self
     }

@@ -37,6 +37,7 @@ mod replica;
 mod resize;
 mod retention;
 mod rules;
+mod silence;
 mod snapshots;
 mod start;
 mod status;
@@ -52,7 +53,7 @@ pub(crate) use self::metrics::metrics;
 pub use self::operator::{
     OperatorError, admit, grow, init, promote, remove, replace, status, step_down,
 };
-pub(crate) use self::rules::SNAPSHOT_EVERY;
+pub(crate) use self::rules::{Pace, SNAPSHOT_EVERY};
 pub use self::start::ClusterError;
 pub(crate) use self::start::{Running, Seat, start};
 pub use self::status::{Members, NodeRole, NodeStatus, Place};

@@ -225,6 +225,15 @@ impl Desk {
         self.after_change(&state);
     }
 
+    /// Has the log say something if this node leads and nothing else is on its way: a majority's answer to that
+    /// shows that it still leads.
+    pub(super) fn reassure(&self) {
+        let mut state = self.state();
+        let now = self.clock.timestamp();
+        state.reassure(now);
+        self.after_change(&state);
+    }
+
     /// What it tells clients now.
     pub(super) fn role(&self) -> Role {
         self.state().role

@@ -18,7 +18,7 @@ use super::file::ClusterFile;
 use super::peer::Trust;
 use super::peer::handshake::Caller;
 use super::peer::link::Link;
-use super::rules;
+use super::rules::{self, Pace};
 use super::status::{Members, NodeRole, NodeStatus, Place};
 use super::types::{Address, Member, Raft};
 use crate::system;
@@ -33,6 +33,7 @@ pub(crate) struct Node {
     /// One change of the members at a time.
     pub(super) changing: tokio::sync::Mutex<()>,
     pub(super) clocks: Clocks,
+    pub(super) pace: Pace,
     /// Whether this node is known to be part of a cluster that has begun. Nothing is ever granted before
     /// all nodes are, so one that does not know it has either nothing to remember, or has forgotten it.
     begun: AtomicBool,
@@ -50,6 +51,7 @@ impl Node {
         desk: Arc<Desk>,
         raft: Raft,
         clocks: Clocks,
+        pace: Pace,
     ) -> Self {
         Self {
             member,
@@ -59,6 +61,7 @@ impl Node {
             raft,
             changing: tokio::sync::Mutex::new(()),
             clocks,
+            pace,
             begun: AtomicBool::new(true),
             heard: Mutex::new(None),
         }
@@ -134,9 +137,16 @@ impl Node {
         let mut changes = self.raft.server_metrics();
         let metrics = self.raft.metrics();
         loop {
-            let (role, running) = {
+            let (role, is_doubtful, running) = {
                 let metrics = metrics.borrow_watched();
-                (self.role(&metrics), metrics.running_state.clone())
+                let silence = silence(&metrics);
+                // As long as it leads, answers to entries have much more time than those to heartbeats.
+                let is_doubtful = silence.is_none_or(|silence| silence >= self.pace.lease() / 2);
+                (
+                    self.role(&metrics),
+                    is_doubtful,
+                    metrics.running_state.clone(),
+                )
             };
             if let Err(error) = running {
                 if matches!(error, Fatal::Stopped) && self.desk.is_draining() {
@@ -147,6 +157,9 @@ impl Node {
                 return;
             }
             self.desk.look(role);
+            if is_doubtful {
+                self.desk.reassure();
+            }
             let patience = self.desk.patience().unwrap_or(PULSE).min(PULSE);
             tokio::select! {
                 _ = changes.changed() => {}
@@ -161,9 +174,7 @@ impl Node {
         if metrics.state == ServerState::Leader {
             let applied = metrics.last_applied.as_ref();
             let begun = applied.is_some_and(|id| id.committed_leader_id().term == term);
-            let acked = metrics.last_quorum_acked.map(|acked| acked.into_inner());
-            let lease = rules::ELECTION.1;
-            let followed = acked.is_some_and(|acked| acked.elapsed() < lease);
+            let followed = silence(metrics).is_some_and(|silence| silence < self.pace.lease());
             return match begun && followed {
                 true => Role::Leading { term },
                 false => Role::Leaderless,
@@ -175,7 +186,7 @@ impl Node {
             (Some(leader), Some((slot, at)))
                 if leader != self.member
                     && leader.slot == slot
-                    && system::now() < at + rules::IN_TOUCH =>
+                    && system::now() < at + self.pace.in_touch() =>
             {
                 Role::Following(slot)
             }
@@ -290,8 +301,8 @@ impl Node {
                 (silence, *matched, *id)
             })
             // The engine takes nothing more until the heir leads: never wait for one that is not there.
-            .filter(|(silence, ..)| silence.is_some_and(|silence| silence < rules::ELECTION.1))
-            .map(|(silence, matched, id)| (silence < Some(rules::HEARTBEAT * 2), matched, id))
+            .filter(|(silence, ..)| silence.is_some_and(|silence| silence < self.pace.lease()))
+            .map(|(silence, matched, id)| (silence < Some(self.pace.heartbeat() * 2), matched, id))
             .collect();
         heirs.sort_unstable();
         match heirs.is_empty() {
@@ -350,6 +361,12 @@ impl Node {
         let membership = metrics.membership_config.membership();
         self.member.generation == 1 || membership.get_node(&self.member.id()).is_some()
     }
+}
+
+/// For how long this node, as the leader, has had no answer from a majority.
+pub(super) fn silence(metrics: &openraft::RaftMetrics<super::types::Types>) -> Option<Duration> {
+    let acked = metrics.last_quorum_acked?.into_inner();
+    Some(acked.elapsed())
 }
 
 /// Who belongs to the cluster, if the log says so.

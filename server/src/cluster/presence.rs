@@ -28,6 +28,7 @@ use super::peer::handshake::Caller;
 use super::peer::link::Link;
 use super::replica::Replica;
 use super::retention::Retention;
+use super::rules::Pace;
 use super::snapshots::Snapshots;
 use super::start::ClusterError;
 use super::status::{Members, NodeRole, NodeStatus};
@@ -68,6 +69,7 @@ enum Stage {
 pub(super) struct Engine {
     pub(super) config: Arc<openraft::Config>,
     pub(super) retention: Retention,
+    pub(super) pace: Pace,
     pub(super) seed: HashSeed,
     /// The clocks that the desk has.
     pub(super) clock: NodeClock,
@@ -143,7 +145,8 @@ impl Presence {
         let process =
             system::random().map_err(|error| ClusterError::Io(io::Error::other(error)))?;
         let clocks = Clocks::new(self.engine.clock.clone(), u64::from_be_bytes(process));
-        let node = Node::new(member, trust, self.file.clone(), desk, raft, clocks);
+        let (file, pace) = (self.file.clone(), self.engine.pace);
+        let node = Node::new(member, trust, file, desk, raft, clocks, pace);
         let taken = self.node.set(Arc::new(node));
         taken.map_err(|_| ClusterError::Engine("the process is a node already".to_owned()))?;
         self.entered.notify_one();
@@ -176,6 +179,8 @@ impl Presence {
         tasks.spawn(async move { leaver.give_way().await });
         let (tidier, retention) = (Arc::clone(&node), self.engine.retention);
         tasks.spawn(async move { tidier.tidy_log(retention).await });
+        let silent = Arc::clone(&node);
+        tasks.spawn(async move { silent.make_room().await });
         tokio::select! {
             () = node.watch() => {}
             gone = self.look_around(&node, let_in_by) => match gone {

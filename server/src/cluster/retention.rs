@@ -85,7 +85,7 @@ impl Node {
         for (id, _) in members.nodes().filter(|(id, _)| **id != self.member.id()) {
             // At first nobody is known to be silent.
             let since = heard.entry(*id).or_insert(now);
-            if is_lively(metrics, *id) {
+            if is_lively(metrics, *id, self.pace.lease()) {
                 *since = now;
             }
             if now.duration_since(*since) < GIVEN_UP

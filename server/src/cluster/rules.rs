@@ -3,6 +3,7 @@
 //! The limits decide what a command does, so they are part of what the log means: they are the
 //! same on every node and for the whole life of a cluster, and no option changes them.
 
+use std::num::NonZeroU8;
 use std::time::Duration;
 
 use highwater_lock::Limits;
@@ -26,14 +27,47 @@ pub(super) fn limits() -> Limits {
 /// The number of these rules; nodes with other ones refuse each other.
 pub(super) const RULES: u32 = 1;
 
-/// How often a leader is heard from.
-pub(super) const HEARTBEAT: Duration = Duration::from_millis(60);
-/// How long a follower waits for a leader before it asks for votes: at least and at most. The
-/// engine keeps the old leader's lease for the longer one first.
-pub(super) const ELECTION: (Duration, Duration) =
-    (Duration::from_millis(250), Duration::from_millis(400));
-/// How long a follower that has heard nothing still names its leader to clients.
-pub(super) const IN_TOUCH: Duration = Duration::from_millis(600);
+/// How long the nodes of a cluster wait for each other: as many times longer than usual as this says, which is
+/// one outside of tests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace(NonZeroU8);
+
+impl Pace {
+    pub(crate) const USUAL: Self = Self(NonZeroU8::MIN);
+
+    pub(crate) fn slower(times: NonZeroU8) -> Self {
+        Self(times)
+    }
+
+    fn stretch(self, usual: Duration) -> Duration {
+        usual * self.0.get().into()
+    }
+
+    /// How often a leader is heard from.
+    pub(super) fn heartbeat(self) -> Duration {
+        self.stretch(HEARTBEAT)
+    }
+
+    /// How long a follower waits for a leader before it asks for votes: at least and at most. The
+    /// engine keeps the old leader's lease for the longer one first.
+    pub(super) fn election(self) -> (Duration, Duration) {
+        (self.stretch(ELECTION.0), self.stretch(ELECTION.1))
+    }
+
+    /// How long a leader goes on without an answer from a majority, and a node counts as there that was heard from.
+    pub(super) fn lease(self) -> Duration {
+        self.election().1
+    }
+
+    /// How long a follower that has heard nothing still names its leader to clients.
+    pub(super) fn in_touch(self) -> Duration {
+        self.stretch(IN_TOUCH)
+    }
+}
+
+const HEARTBEAT: Duration = Duration::from_millis(60);
+const ELECTION: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(400));
+const IN_TOUCH: Duration = Duration::from_millis(600);
 /// How many batches may be on their way through the log at once.
 pub(super) const IN_FLIGHT: usize = 4;
 /// After how many entries a snapshot is taken.

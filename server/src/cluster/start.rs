@@ -25,7 +25,7 @@ use super::marks::{self, BEGUN, REMOVED};
 use super::peer::{Trust, serve};
 use super::presence::{Engine, Presence};
 use super::retention::Retention;
-use super::rules;
+use super::rules::{self, Pace};
 use super::snapshots::{SnapshotError, Snapshots};
 use super::types::Member;
 use crate::metrics::SharedHistogram;
@@ -47,6 +47,8 @@ pub(crate) struct Seat {
     pub(crate) generation: Option<NonZeroU64>,
     /// What is wrong with its clocks, in tests.
     pub(crate) clock_skew: Option<ClockSkew>,
+    /// How patient it is with the others, and they with it.
+    pub(crate) pace: Pace,
 }
 
 impl Seat {
@@ -151,7 +153,7 @@ pub(crate) async fn start(
     let desk = Desk::new(file.identity(), own_slot, machine, clock.clone());
     let desk = Arc::new(desk);
     let snapshot_every = seat.snapshot_every.get().into();
-    let config = Arc::new(config(snapshot_every)?);
+    let config = Arc::new(config(snapshot_every, seat.pace)?);
     let presence = Arc::new(Presence::new(
         own_slot,
         trust,
@@ -161,6 +163,7 @@ pub(crate) async fn start(
         Engine {
             config,
             retention: Retention::beside(snapshot_every),
+            pace: seat.pace,
             seed,
             clock,
         },
@@ -228,13 +231,13 @@ async fn is_marked(marker: PathBuf) -> Result<bool, ClusterError> {
         .map_err(|panic| ClusterError::Io(panic.into()))?
 }
 
-pub(super) fn config(snapshot_every: u64) -> Result<Config, ClusterError> {
+pub(super) fn config(snapshot_every: u64, pace: Pace) -> Result<Config, ClusterError> {
     let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let config = Config {
         cluster_name: "highwater".to_owned(),
-        heartbeat_interval: millis(rules::HEARTBEAT),
-        election_timeout_min: millis(rules::ELECTION.0),
-        election_timeout_max: millis(rules::ELECTION.1),
+        heartbeat_interval: millis(pace.heartbeat()),
+        election_timeout_min: millis(pace.election().0),
+        election_timeout_max: millis(pace.election().1),
         install_snapshot_timeout: 10_000,
         snapshot_policy: SnapshotPolicy::LogsSinceLast(snapshot_every),
         // What is left out of the log is decided in `retention`.

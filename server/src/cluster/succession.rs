@@ -20,7 +20,6 @@ use super::node::{Failure, Node};
 use super::peer::frame::{FRESH, STATUS};
 use super::peer::handshake::{Callee, Caller};
 use super::peer::link::{Link, LinkError};
-use super::rules;
 use super::status::NodeStatus;
 use super::types::{Address, LogId, Member, Membership, Types};
 use crate::system;
@@ -264,14 +263,14 @@ impl Node {
     pub(super) fn is_up_to_date(&self, seen: &Seen, member: Member) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
-        is_lively(&metrics, member.id()) && has_caught_up(&metrics, seen, member)
+        is_lively(&metrics, member.id(), self.pace.lease()) && has_caught_up(&metrics, seen, member)
     }
 
     /// Whether this node has answered the leader just now.
     fn is_lively(&self, member: Member) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
-        is_lively(&metrics, member.id())
+        is_lively(&metrics, member.id(), self.pace.lease())
     }
 
     /// Whether this node has taken anything since this one leads.
@@ -300,8 +299,8 @@ impl Node {
             // One that is to join beside the others comes with a second one: see `resize`.
             let newest = newest.filter(|_| seen.of(slot).iter().any(|old| seen.votes(*old)));
             let newest = newest.ok_or("nobody waits to take this slot over")?;
-            let is_ready =
-                is_lively(&metrics, newest.id()) && has_caught_up(&metrics, &seen, newest);
+            let is_ready = is_lively(&metrics, newest.id(), self.pace.lease())
+                && has_caught_up(&metrics, &seen, newest);
             if seen.is_changing() || !is_ready {
                 return Ok(false);
             }
@@ -324,7 +323,7 @@ impl Node {
                 member == Some(self.member)
                     || member.is_some_and(|member| {
                         seen.votes(member)
-                            && is_lively(metrics, *id)
+                            && is_lively(metrics, *id, self.pace.lease())
                             && has_caught_up(metrics, &seen, member)
                     })
             })
@@ -383,7 +382,7 @@ impl Node {
             let of_slot = seen.of(newcomer.slot);
             of_slot.last() == Some(newcomer)
                 && of_slot.iter().any(|old| seen.votes(*old))
-                && is_lively(&metrics, newcomer.id())
+                && is_lively(&metrics, newcomer.id(), self.pace.lease())
                 && has_caught_up(&metrics, seen, *newcomer)
         })
     }
@@ -402,7 +401,7 @@ impl Node {
             *since = now;
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
-            let answers = is_lively(&metrics, member.id());
+            let answers = is_lively(&metrics, member.id(), self.pace.lease());
             let matched = matched(&metrics, member).unwrap_or(0);
             let behind = metrics.last_log_index.unwrap_or(0).saturating_sub(matched);
             tracing::warn!(%member, answers, behind, "a new node is learning for long and does not vote yet");
@@ -425,10 +424,10 @@ impl Node {
 }
 
 /// Whether the leader has heard from it just now.
-pub(super) fn is_lively(metrics: &Metrics, id: u64) -> bool {
+pub(super) fn is_lively(metrics: &Metrics, id: u64, lease: Duration) -> bool {
     let heard = metrics.heartbeat.as_ref().and_then(|heard| heard.get(&id));
     let silence = heard.and_then(|heard| Some((*heard)?.elapsed()));
-    silence.is_some_and(|silence| silence < rules::ELECTION.1)
+    silence.is_some_and(|silence| silence < lease)
 }
 
 /// Whether it is only some entries behind, and knows who belongs to the cluster.

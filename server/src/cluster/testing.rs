@@ -1,5 +1,6 @@
 //! Processes of a volatile cluster for tests that look inside.
 
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
 use highwater_lock::{HashSeed, Machine};
@@ -11,9 +12,14 @@ use super::file::{ClusterFile, ClusterMode, NodeAddresses};
 use super::peer::{Trust, serve};
 use super::presence::{Engine, Presence};
 use super::retention::Retention;
-use super::rules;
+use super::rules::{self, Pace};
 use super::start::config;
 use crate::system::NodeClock;
+
+/// Nobody is to take a leader that is only slow for gone.
+fn pace() -> Pace {
+    Pace::slower(NonZeroU8::MIN.saturating_add(7))
+}
 
 /// Three processes that answer each other, and have no part in the cluster yet.
 pub(super) async fn three() -> (TempDir, Vec<Arc<Presence>>) {
@@ -50,8 +56,9 @@ pub(super) async fn three() -> (TempDir, Vec<Arc<Presence>>) {
             Arc::new(Desk::new(file.identity(), slot, machine, clock.clone())),
             None,
             Engine {
-                config: Arc::new(config(1_000).unwrap()),
+                config: Arc::new(config(1_000, pace()).unwrap()),
                 retention: Retention::beside(1_000),
+                pace: pace(),
                 seed,
                 clock,
             },

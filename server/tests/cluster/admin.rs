@@ -45,7 +45,7 @@ async fn metric(server: &Server, series: &str) -> f64 {
 
 #[tokio::test]
 async fn a_force_release_is_agreed_on_and_only_the_leader_takes_it() {
-    let nodes = Nodes::begun(3).await;
+    let nodes = Nodes::calm(3).await;
     let leader = nodes.leader().await;
     let mut holder = nodes.client(leader).await;
     let token = holder.lock("stock/apple", 0, 200).await;
@@ -86,7 +86,7 @@ async fn a_force_release_is_agreed_on_and_only_the_leader_takes_it() {
 
 #[tokio::test]
 async fn without_a_majority_nobody_forces_anything_and_the_operator_is_told() {
-    let mut nodes = Nodes::begun(3).await;
+    let mut nodes = Nodes::calm(3).await;
     let leader = nodes.leader().await;
     let mut client = nodes.client(leader).await;
     client.lock("k", 0, 200).await;
@@ -119,7 +119,7 @@ async fn without_a_majority_nobody_forces_anything_and_the_operator_is_told() {
 
 #[tokio::test]
 async fn every_node_shows_the_same_locks_and_its_own_part_in_the_cluster() {
-    let nodes = Nodes::begun(3).await;
+    let nodes = Nodes::calm(3).await;
     let leader = nodes.leader().await;
     let mut client = nodes.client(leader).await;
     client.lock("jobs/close", 0, 200).await;
@@ -164,7 +164,7 @@ async fn every_node_shows_the_same_locks_and_its_own_part_in_the_cluster() {
 
 #[tokio::test]
 async fn the_documentation_has_every_number_of_a_node_and_no_other() {
-    let nodes = Nodes::begun(3).await;
+    let nodes = Nodes::calm(3).await;
     let leader = nodes.leader().await;
     let (_, page) = send(nodes.server(leader), "GET", "/metrics").await;
     let shown = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -185,7 +185,7 @@ async fn the_documentation_has_every_number_of_a_node_and_no_other() {
 
 #[tokio::test]
 async fn a_new_client_token_may_not_be_the_secret_of_the_nodes() {
-    let nodes = Nodes::begun(3).await;
+    let nodes = Nodes::calm(3).await;
     let leader = nodes.leader().await;
     let files = nodes.data_dir(0);
     let secret = files.parent().unwrap().join("files/peer.secret");

@@ -7,7 +7,7 @@ use crate::nodes::{LIMIT, Nodes, eventually};
 
 #[tokio::test]
 async fn a_node_that_was_replaced_while_it_was_cut_off_ends_when_it_hears_of_it() {
-    let mut nodes = Nodes::begun(3).await;
+    let mut nodes = Nodes::calm(3).await;
     let leader = nodes.leader().await;
     let slot = nodes.slots().find(|slot| *slot != leader).unwrap();
     nodes.isolate(slot);

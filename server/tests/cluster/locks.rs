@@ -9,7 +9,7 @@ use crate::nodes::{Nodes, eventually};
 
 #[tokio::test]
 async fn the_leader_grants_and_the_others_name_it() {
-    let nodes = Nodes::begun(3).await;
+    let nodes = Nodes::calm(3).await;
     let leader = nodes.leader().await;
     let mut client = nodes.client(leader).await;
     let first = client.lock("stock/apple", 0, 30).await;
@@ -33,7 +33,7 @@ async fn the_leader_grants_and_the_others_name_it() {
 
 #[tokio::test]
 async fn who_queues_is_served_in_order_and_a_lease_ends_by_itself() {
-    let nodes = Nodes::begun(3).await;
+    let nodes = Nodes::calm(3).await;
     let leader = nodes.leader().await;
     let mut holder = nodes.client(leader).await;
     let first = holder.lock("k", 0, 1).await;
@@ -70,7 +70,7 @@ async fn who_queues_is_served_in_order_and_a_lease_ends_by_itself() {
 /// A cycle is one entry for the acquire and one for the release, whoever waits.
 #[tokio::test]
 async fn a_contended_cycle_takes_two_entries_at_most() {
-    let nodes = Nodes::begun(3).await;
+    let nodes = Nodes::calm(3).await;
     let leader = nodes.leader().await;
     let mut clients = Vec::new();
     for _ in 0..4 {
@@ -106,7 +106,7 @@ async fn a_contended_cycle_takes_two_entries_at_most() {
 
 #[tokio::test]
 async fn who_is_gone_is_not_granted_anything() {
-    let nodes = Nodes::begun(3).await;
+    let nodes = Nodes::calm(3).await;
     let leader = nodes.leader().await;
     let mut holder = nodes.client(leader).await;
     let token = holder.lock("k", 0, 60).await;

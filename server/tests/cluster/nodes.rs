@@ -1,29 +1,34 @@
 //! A cluster under test.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::{NonZeroU8, NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use highwater_protocol::{FencingToken, Reply};
 use highwater_server::cluster::{
     self, ClockSkew, ClusterFile, ClusterMode, NodeAddresses, NodeRole,
 };
 use highwater_server::{Admin, Builder, Secret, Server, StartError};
 use rustls::{ClientConfig, ServerConfig};
 use tempfile::TempDir;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::client::Client;
-use crate::proxy::{Cuts, Parts, Proxy, SNAPSHOTS};
+use crate::proxy::{Cuts, Obstacles, Parts, Proxy, SNAPSHOTS};
 
 pub(crate) const TOKEN: &[u8] = b"a client token of tests";
 
 /// How long anything may take that is expected to come.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// How many times longer than usual nodes wait for each other. Tests run beside others, on machines that do much
+/// else, and a leader that is only slow must not be taken for gone.
+const STEADY: NonZeroU8 = NonZeroU8::new(3).unwrap();
+/// The same, where no leader may change by itself.
+const CALM: NonZeroU8 = NonZeroU8::new(8).unwrap();
 
 /// To be called with, and to call with.
 pub(crate) type Tls = (Arc<ServerConfig>, Arc<ClientConfig>);
@@ -37,6 +42,7 @@ pub(crate) struct Nodes {
     entrances: Vec<Proxy>,
     tls: Option<Tls>,
     snapshot_every: NonZeroU32,
+    pace: NonZeroU8,
     /// Of nodes that have taken a slot over, for their first start.
     pub(crate) generations: Vec<u64>,
     /// What is wrong with the clocks of the nodes.
@@ -63,21 +69,40 @@ impl Nodes {
         Self::fresh_as(ClusterMode::Durable, count, tls).await
     }
 
+    /// The same as [`Nodes::fresh`], for tests of what happens under one leader.
+    pub(crate) async fn fresh_and_calm(count: u8) -> Self {
+        Self::fresh_at(CALM, ClusterMode::Durable, count, None).await
+    }
+
     /// A volatile cluster that has begun and has a leader.
     pub(crate) async fn volatile(count: u8) -> Self {
         let nodes = Self::fresh_as(ClusterMode::Volatile, count, None).await;
-        cluster::init(&nodes.file, 0, None).await.unwrap();
-        nodes.leader().await;
-        nodes
+        nodes.begin().await
+    }
+
+    /// The same, for tests of what happens under one leader.
+    pub(crate) async fn volatile_and_calm(count: u8) -> Self {
+        let nodes = Self::fresh_at(CALM, ClusterMode::Volatile, count, None).await;
+        nodes.begin().await
+    }
+
+    async fn begin(self) -> Self {
+        cluster::init(&self.file, 0, None).await.unwrap();
+        self.leader().await;
+        self
     }
 
     pub(crate) async fn fresh_as(mode: ClusterMode, count: u8, tls: Option<Tls>) -> Self {
+        Self::fresh_at(STEADY, mode, count, tls).await
+    }
+
+    async fn fresh_at(pace: NonZeroU8, mode: ClusterMode, count: u8, tls: Option<Tls>) -> Self {
         let _ = tracing_subscriber::fmt()
             .with_test_writer()
             .with_max_level(tracing::Level::WARN)
             .try_init();
         let folder = tempfile::tempdir().unwrap();
-        let cuts = Cuts::new(BTreeSet::new());
+        let cuts = Cuts::new(Obstacles::default());
         let (mut proxies, mut entrances) = (Vec::new(), Vec::new());
         for slot in 0..count {
             // Who calls cannot be seen through TLS, so there nothing can be held back.
@@ -107,6 +132,7 @@ impl Nodes {
             entrances,
             tls,
             snapshot_every: NonZeroU32::new(10_000).unwrap(),
+            pace,
             generations: vec![1; count.into()],
             skews: (0..count).map(|_| ClockSkew::none()).collect(),
         };
@@ -142,10 +168,12 @@ impl Nodes {
 
     /// A cluster that has begun and has a leader.
     pub(crate) async fn begun(count: u8) -> Self {
-        let nodes = Self::fresh(count).await;
-        cluster::init(&nodes.file, 0, None).await.unwrap();
-        nodes.leader().await;
-        nodes
+        Self::fresh(count).await.begin().await
+    }
+
+    /// The same, for tests of what happens under one leader.
+    pub(crate) async fn calm(count: u8) -> Self {
+        Self::fresh_and_calm(count).await.begin().await
     }
 
     /// Where the cluster file is.
@@ -179,6 +207,7 @@ impl Nodes {
             .peer_listen(any)
             .admin(Admin::on(any))
             .clock_skew(self.skews[usize::from(slot)].clone())
+            .slower_elections(self.pace)
             .client_token(Secret::new(TOKEN).unwrap());
         let builder = match self.file.mode() {
             ClusterMode::Volatile => builder,
@@ -265,12 +294,57 @@ impl Nodes {
         Client::connect(self.server(slot).local_addr(), identity, slot).await
     }
 
+    /// What whoever leads answers to a request for a lock. Asks anew while it is turned away, as every client has to.
+    pub(crate) async fn ask(&self, key: &str, lease: u8) -> (Client, Reply) {
+        eventually(&format!("an answer for {key}"), async || {
+            let mut client = self.client(self.leader().await).await;
+            match client.acquire(key, 0, lease).await {
+                Reply::Moved { .. } | Reply::Error { .. } | Reply::Indeterminate { .. } => None,
+                reply => Some((client, reply)),
+            }
+        })
+        .await
+    }
+
+    /// A lock that must be had, of whoever leads.
+    pub(crate) async fn lock(&self, key: &str, lease: u8) -> FencingToken {
+        match self.ask(key, lease).await.1 {
+            Reply::Granted { token, .. } => token,
+            other => panic!("{key} was not granted: {other:?}"),
+        }
+    }
+
+    /// Somebody has this lock, says whoever leads.
+    pub(crate) async fn is_taken(&self, key: &str) {
+        let (_, taken) = self.ask(key, 100).await;
+        assert!(matches!(taken, Reply::TimedOut { .. }), "{key}: {taken:?}");
+    }
+
+    /// A release that must succeed, by whoever leads.
+    pub(crate) async fn unlock(&self, key: &str, token: FencingToken) {
+        let mut may_be_done = false;
+        eventually(&format!("{key} is released"), async || {
+            let mut client = self.client(self.leader().await).await;
+            match client.release(key, token).await {
+                Reply::Released { .. } => Some(()),
+                Reply::NotHeld { .. } if may_be_done => Some(()),
+                Reply::Moved { .. } | Reply::Error { .. } => None,
+                Reply::Indeterminate { .. } => {
+                    may_be_done = true;
+                    None
+                }
+                other => panic!("{key} was not released: {other:?}"),
+            }
+        })
+        .await;
+    }
+
     /// Holds back everything between this node and the others.
     pub(crate) fn isolate(&self, slot: u8) {
         let others = (0..5).filter(|other| *other != slot);
-        self.cuts.send_modify(|cuts| {
+        self.cuts.send_modify(|there| {
             for other in others {
-                cuts.extend([(slot, other), (other, slot)]);
+                there.cuts.extend([(slot, other), (other, slot)]);
             }
         });
     }
@@ -279,13 +353,20 @@ impl Nodes {
     pub(crate) fn mute(&self, slot: u8) {
         let others = (0..5).filter(|other| *other != slot);
         self.cuts
-            .send_modify(|cuts| cuts.extend(others.map(|other| (slot, other))));
+            .send_modify(|there| there.cuts.extend(others.map(|other| (slot, other))));
+    }
+
+    /// Holds back what the others say to this node.
+    pub(crate) fn deafen(&self, slot: u8) {
+        let others = (0..5).filter(|other| *other != slot);
+        self.cuts
+            .send_modify(|there| there.cuts.extend(others.map(|other| (other, slot))));
     }
 
     /// Holds back snapshots that this node is sent, and nothing else.
     pub(crate) fn hold_snapshots(&self, slot: u8) {
-        self.cuts.send_modify(|cuts| {
-            cuts.insert((SNAPSHOTS, slot));
+        self.cuts.send_modify(|there| {
+            there.cuts.insert((SNAPSHOTS, slot));
         });
     }
 
@@ -297,11 +378,12 @@ impl Nodes {
 
     /// Lets everything through again.
     pub(crate) fn heal(&self) {
-        self.cuts.send_replace(BTreeSet::new());
+        self.cuts.send_replace(Obstacles::default());
     }
 
-    pub(crate) fn cuts(&self) -> watch::Receiver<BTreeSet<(u8, u8)>> {
-        self.cuts.subscribe()
+    /// Has everything that nodes say to each other take so long.
+    pub(crate) fn delay(&self, by: Duration) {
+        self.cuts.send_modify(|there| there.delay = by);
     }
 }
 

@@ -3,10 +3,15 @@
 use std::time::Duration;
 
 use highwater_protocol::{ErrorCode, Reply};
+use highwater_server::cluster::NodeRole;
 use tokio::time::Instant;
 
 use crate::nodes::Nodes;
 
+/// There and back it is longer than an answer to a heartbeat may take.
+const SLOW: Duration = Duration::from_millis(90);
+/// Several times as long as a leader goes on without an answer.
+const LONG: Duration = Duration::from_secs(4);
 /// A client gives a release up after two seconds.
 const IN_TIME: Duration = Duration::from_millis(1_900);
 
@@ -92,6 +97,42 @@ async fn who_queues_at_a_leader_that_is_cut_off_is_told() {
     let _ = last;
 }
 
+/// Every answer to a heartbeat comes too late to count; those to entries do not.
+#[tokio::test]
+async fn nodes_that_answer_slowly_keep_their_leader_also_when_there_is_nothing_to_do() {
+    let nodes = Nodes::begun(3).await;
+    let leader = nodes.leader().await;
+    let term = |slot| nodes.server(slot).cluster_status().unwrap().term;
+    let first = term(leader);
+    nodes.delay(SLOW);
+    let mut client = nodes.client(leader).await;
+    let begun = Instant::now();
+    while begun.elapsed() < LONG {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let status = nodes.server(leader).cluster_status().unwrap();
+        assert_eq!(status.role, NodeRole::Leader, "after {:?}", begun.elapsed());
+    }
+    client.lock("k", 0, 100).await;
+    assert_eq!(term(leader), first);
+}
+
+/// The leader has lost its say, and the answers to its heartbeats come too late to give it back.
+#[tokio::test]
+async fn a_leader_that_is_heard_and_hears_too_late_is_not_followed_for_ever() {
+    let nodes = Nodes::begun(3).await;
+    let old = nodes.leader().await;
+    nodes.delay(SLOW);
+    nodes.deafen(old);
+    crate::nodes::eventually("it has lost its say", async || {
+        let status = nodes.server(old).cluster_status().unwrap();
+        (status.role != NodeRole::Leader).then_some(())
+    })
+    .await;
+    nodes.heal();
+    nodes.delay(SLOW);
+    nodes.lock("k", 100).await;
+}
+
 /// A node that hears and is not heard cannot hold up the others, nor grant anything.
 #[tokio::test]
 async fn a_leader_that_is_not_heard_is_replaced() {
@@ -103,7 +144,6 @@ async fn a_leader_that_is_not_heard_is_replaced() {
     assert_ne!(new, old);
     let mut client = nodes.client(new).await;
     client.lock("k", 0, 100).await;
-    assert!(!nodes.cuts().borrow().is_empty());
     nodes.heal();
     nodes.leader().await;
 }

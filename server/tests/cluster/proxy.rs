@@ -1,20 +1,30 @@
 //! What stands between nodes: a proxy in front of each one that knows who calls, and can hold back
 //! what one node says to another. Nothing is lost: it arrives when it is let through again, as it
-//! does after a break in a network.
+//! does after a break in a network. It can have everything take its time, too.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
-/// Pairs of slots, from and to, between which nothing passes.
-pub(crate) type Cuts = watch::Sender<BTreeSet<(u8, u8)>>;
+/// What stands in the way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Obstacles {
+    /// Pairs of slots, from and to, between which nothing passes.
+    pub(crate) cuts: BTreeSet<(u8, u8)>,
+    /// How long everything takes.
+    pub(crate) delay: Duration,
+}
+
+pub(crate) type Cuts = watch::Sender<Obstacles>;
 
 type Target = Arc<Mutex<Option<SocketAddr>>>;
 
@@ -97,7 +107,7 @@ async fn accept(
     listener: TcpListener,
     slot: u8,
     target: Target,
-    cuts: watch::Receiver<BTreeSet<(u8, u8)>>,
+    cuts: watch::Receiver<Obstacles>,
     parts: Arc<Parts>,
 ) {
     let mut connections = JoinSet::new();
@@ -116,7 +126,7 @@ async fn connect(
     mut caller: TcpStream,
     address: SocketAddr,
     slot: u8,
-    cuts: watch::Receiver<BTreeSet<(u8, u8)>>,
+    cuts: watch::Receiver<Obstacles>,
     parts: Arc<Parts>,
 ) {
     let Ok(mut node) = TcpStream::connect(address).await else {
@@ -195,7 +205,7 @@ async fn pass(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     pair: (u8, u8),
-    mut cuts: watch::Receiver<BTreeSet<(u8, u8)>>,
+    mut cuts: watch::Receiver<Obstacles>,
     mut frames: Frames,
 ) {
     let mut buffer = vec![0; 64 * 1024];
@@ -206,12 +216,18 @@ async fn pass(
         if frames.see(&buffer[..count]) && !is_open(&mut cuts, (SNAPSHOTS, pair.1)).await {
             return;
         }
+        let delay = cuts.borrow().delay;
+        if !delay.is_zero() {
+            sleep(delay).await;
+        }
         if !is_open(&mut cuts, pair).await || to.write_all(&buffer[..count]).await.is_err() {
             return;
         }
     }
 }
 
-async fn is_open(cuts: &mut watch::Receiver<BTreeSet<(u8, u8)>>, pair: (u8, u8)) -> bool {
-    cuts.wait_for(|cuts| !cuts.contains(&pair)).await.is_ok()
+async fn is_open(cuts: &mut watch::Receiver<Obstacles>, pair: (u8, u8)) -> bool {
+    cuts.wait_for(|there| !there.cuts.contains(&pair))
+        .await
+        .is_ok()
 }

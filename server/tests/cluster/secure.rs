@@ -105,7 +105,7 @@ async fn only_the_same_file_and_secret_make_an_operator() {
 /// Whatever somebody sends to the listener for peers, the node goes on.
 #[tokio::test]
 async fn garbage_at_the_door_of_peers_harms_nobody() {
-    let nodes = Nodes::begun(3).await;
+    let nodes = Nodes::calm(3).await;
     let leader = nodes.leader().await;
     let peers = nodes.server(leader).peer_addr().unwrap();
     for byte in [0, 1, 0xff] {

@@ -10,7 +10,7 @@ const EVERY: u32 = 40;
 
 #[tokio::test]
 async fn a_node_that_was_away_for_long_comes_back_by_a_snapshot() {
-    let mut nodes = Nodes::fresh(3).await;
+    let mut nodes = Nodes::fresh_and_calm(3).await;
     nodes.snapshot_every(EVERY);
     for slot in 0..3 {
         nodes.kill(slot);

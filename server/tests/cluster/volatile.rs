@@ -1,6 +1,5 @@
 //! Clusters that keep nothing on disk: a process that starts again is a new node.
 
-use highwater_protocol::Reply;
 use highwater_server::Readiness;
 use highwater_server::cluster::{self, NodeRole, NodeStatus};
 
@@ -31,8 +30,8 @@ pub(crate) async fn generations(nodes: &Nodes) -> Vec<u64> {
 
 async fn rolls(count: u8) {
     let mut nodes = Nodes::volatile(count).await;
-    let mut client = nodes.client(whole(&nodes).await).await;
-    let kept = client.lock("kept", 0, 200).await;
+    whole(&nodes).await;
+    let kept = nodes.lock("kept", 200).await;
     let mut highest = kept;
     for round in 0..2 {
         for slot in 0..count {
@@ -46,19 +45,16 @@ async fn rolls(count: u8) {
                 (status(&nodes, slot).generation == round + 2).then_some(())
             })
             .await;
-            let mut client = nodes.client(whole(&nodes).await).await;
-            let taken = client.acquire("kept", 0, 200).await;
-            assert!(matches!(taken, Reply::TimedOut { .. }), "{taken:?}");
-            let token = client.lock("free", 0, 200).await;
+            nodes.is_taken("kept").await;
+            let token = nodes.lock("free", 200).await;
             assert!(token > highest, "{token} after {highest}");
             highest = token;
-            client.unlock("free", token).await;
+            nodes.unlock("free", token).await;
         }
     }
     assert_eq!(generations(&nodes).await, vec![3; count.into()]);
-    let mut client = nodes.client(whole(&nodes).await).await;
-    client.unlock("kept", kept).await;
-    assert!(client.lock("kept", 0, 200).await > highest);
+    nodes.unlock("kept", kept).await;
+    assert!(nodes.lock("kept", 200).await > highest);
 }
 
 #[tokio::test]
@@ -75,7 +71,7 @@ async fn five_nodes_restart_one_after_the_other_and_locks_stay() {
 async fn two_of_five_may_lose_their_memory_at_once() {
     let mut nodes = Nodes::volatile(5).await;
     let leader = whole(&nodes).await;
-    let kept = nodes.client(leader).await.lock("kept", 0, 200).await;
+    let kept = nodes.lock("kept", 200).await;
     let other = nodes.slots().find(|slot| *slot != leader).unwrap();
     for slot in [leader, other] {
         nodes.kill(slot);
@@ -92,8 +88,7 @@ async fn two_of_five_may_lose_their_memory_at_once() {
         expected[usize::from(slot)] = 2;
     }
     assert_eq!(generations(&nodes).await, expected);
-    let mut client = nodes.client(whole(&nodes).await).await;
-    client.unlock("kept", kept).await;
+    nodes.unlock("kept", kept).await;
 }
 
 /// What is not in the log any more comes in a snapshot, which may say less of the members than the log.
@@ -106,11 +101,10 @@ async fn a_new_node_learns_from_a_snapshot_too() {
         whole(&nodes).await;
         nodes.kill(slot);
         nodes.start(slot).await;
-        let leader = whole(&nodes).await;
-        let mut client = nodes.client(leader).await;
+        whole(&nodes).await;
         for number in 0..60 {
             let key = format!("{slot}/{number}");
-            held.push((client.lock(&key, 0, 200).await, key));
+            held.push((nodes.lock(&key, 200).await, key));
         }
     }
     // All of them take snapshots by now.
@@ -125,9 +119,8 @@ async fn a_new_node_learns_from_a_snapshot_too() {
         .await;
         assert!(status(&nodes, leader).snapshot.is_some());
     }
-    let mut client = nodes.client(whole(&nodes).await).await;
     for (token, key) in held {
-        client.unlock(&key, token).await;
+        nodes.unlock(&key, token).await;
     }
 }
 
@@ -157,8 +150,7 @@ async fn a_process_that_keeps_dying_is_let_in_in_the_end() {
 async fn a_leader_that_dies_while_a_node_takes_its_slot_over_is_replaced_too() {
     let mut nodes = Nodes::volatile(5).await;
     let leader = whole(&nodes).await;
-    let mut client = nodes.client(leader).await;
-    let kept = client.lock("kept", 0, 200).await;
+    let kept = nodes.lock("kept", 200).await;
     let away = nodes.slots().find(|slot| *slot != leader).unwrap();
     nodes.kill(away);
     nodes.start(away).await;
@@ -168,20 +160,18 @@ async fn a_leader_that_dies_while_a_node_takes_its_slot_over_is_replaced_too() {
     .await;
     nodes.kill(leader);
     nodes.start(leader).await;
-    let next = whole(&nodes).await;
+    whole(&nodes).await;
     let mut expected = vec![1; 5];
     expected[usize::from(away)] = 2;
     expected[usize::from(leader)] = 2;
     assert_eq!(generations(&nodes).await, expected);
-    let mut client = nodes.client(next).await;
-    let taken = client.acquire("kept", 0, 200).await;
-    assert!(matches!(taken, Reply::TimedOut { .. }), "{taken:?}");
-    client.unlock("kept", kept).await;
+    nodes.is_taken("kept").await;
+    nodes.unlock("kept", kept).await;
 }
 
 #[tokio::test]
 async fn the_address_decides_which_of_two_processes_has_the_slot() {
-    let mut nodes = Nodes::volatile(3).await;
+    let mut nodes = Nodes::volatile_and_calm(3).await;
     let leader = whole(&nodes).await;
     let slot = nodes.slots().find(|slot| *slot != leader).unwrap();
 
@@ -214,7 +204,7 @@ async fn the_address_decides_which_of_two_processes_has_the_slot() {
 /// The address may lead to another process while the node of the slot is still there and heard from.
 #[tokio::test]
 async fn a_node_that_still_answers_keeps_its_slot() {
-    let mut nodes = Nodes::volatile(3).await;
+    let mut nodes = Nodes::volatile_and_calm(3).await;
     let leader = whole(&nodes).await;
     let slot = nodes.slots().find(|slot| *slot != leader).unwrap();
     let new = nodes.builder(slot).start().await.unwrap();
@@ -237,7 +227,7 @@ async fn a_node_that_still_answers_keeps_its_slot() {
 /// A node that was cut off for so long that another process has its slot ends when it hears of it.
 #[tokio::test]
 async fn a_displaced_node_ends_and_a_newer_one_has_its_place() {
-    let mut nodes = Nodes::volatile(3).await;
+    let mut nodes = Nodes::volatile_and_calm(3).await;
     let leader = whole(&nodes).await;
     let slot = nodes.slots().find(|slot| *slot != leader).unwrap();
     nodes.isolate(slot);
@@ -261,7 +251,7 @@ async fn a_displaced_node_ends_and_a_newer_one_has_its_place() {
 /// Whoever speaks as a node whose slot has gone to a newer one is not heard, whatever it says.
 #[tokio::test]
 async fn a_dead_generation_is_neither_heard_nor_spoken_to() {
-    let mut nodes = Nodes::volatile(3).await;
+    let mut nodes = Nodes::volatile_and_calm(3).await;
     let leader = whole(&nodes).await;
     let slot = nodes.slots().find(|slot| *slot != leader).unwrap();
     nodes.kill(slot);

@@ -65,7 +65,7 @@ async fn a_process_without_a_memory_votes_for_nobody() {
 
 #[tokio::test]
 async fn a_process_whose_mark_is_lost_is_a_new_node_all_the_same() {
-    let mut nodes = Nodes::volatile(3).await;
+    let mut nodes = Nodes::volatile_and_calm(3).await;
     whole(&nodes).await;
     nodes.kill(1);
     std::fs::remove_file(nodes.marker(1)).unwrap();
@@ -79,7 +79,7 @@ async fn a_process_whose_mark_is_lost_is_a_new_node_all_the_same() {
 }
 
 async fn dies(count: u8, lost: u8) {
-    let mut nodes = Nodes::volatile(count).await;
+    let mut nodes = Nodes::volatile_and_calm(count).await;
     let leader = whole(&nodes).await;
     let token = nodes.client(leader).await.lock("kept", 0, 200).await;
     for slot in 0..lost {

@@ -441,6 +441,19 @@ impl State {
         }
     }
 
+    /// Proposes that time passes, which changes nothing that would not be so anyway, if nothing is under way.
+    pub(super) fn reassure(&mut self, now: Timestamp) {
+        let leads = matches!(self.role, Role::Leading { .. });
+        if let Some(reign) = &mut self.reign
+            && leads
+            && !reign.ticking
+            && reign.under_way() == (0, 0)
+        {
+            reign.ticking = true;
+            reign.ask(now, Operation::Tick, Then::Ticked);
+        }
+    }
+
     fn give_up_wishes(&mut self, now: Timestamp) {
         let is_late = |wish: &Wish| now.saturating_since(wish.at) >= PATIENCE;
         self.give_up(Away::NoLeader, is_late);
