@@ -1,10 +1,16 @@
 //! A node that is gone for good, and the one that takes its slot over.
 
+use std::time::Duration;
+
 use highwater_server::StartError;
 use highwater_server::cluster::{self, ClusterError, OperatorError};
+use tokio::time::Instant;
 
 use crate::nodes::{Nodes, eventually};
 use crate::peer::{PRE_VOTE, Peer, VOTE, irresistible};
+
+/// Longer than it takes to see that a node is gone.
+const A_WHILE: Duration = Duration::from_secs(10);
 
 /// Asks until the old node does not answer any more.
 async fn replace(nodes: &Nodes, slot: u8) -> u64 {
@@ -150,11 +156,12 @@ async fn a_new_node_that_is_lost_before_it_votes_is_replaced_in_its_turn() {
         .await;
         let leader = nodes.leader().await;
         nodes.kill(slot);
+        let since = Instant::now();
         let told = eventually("it is given up", async || {
             let generation = replace(&nodes, slot).await;
-            // Another leader does not know that it was there.
-            let is_new = generation > second || nodes.leader().await != leader;
-            is_new.then_some(generation)
+            // Another leader does not know that it was there, nor does one whom its answer has not reached.
+            let unknown = since.elapsed() > A_WHILE || nodes.leader().await != leader;
+            (generation > second || unknown).then_some(generation)
         });
         match told.await {
             generation if generation > second => break generation,
