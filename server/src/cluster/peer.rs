@@ -17,7 +17,7 @@ use std::sync::Arc;
 use highwater_lock::Domain;
 use highwater_protocol::Secret;
 use rustls::{ClientConfig, ServerConfig};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 
 use crate::swap::Swap;
 
@@ -25,6 +25,13 @@ use crate::swap::Swap;
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Reads as much at once as has come: a frame is read in parts.
+fn buffered(stream: impl Stream + 'static) -> Box<dyn Stream> {
+    Box::new(BufReader::with_capacity(BUFFER_BYTES, stream))
+}
+
+const BUFFER_BYTES: usize = 16 * 1024;
 
 /// What all peers of a cluster share.
 #[derive(Clone, Debug)]

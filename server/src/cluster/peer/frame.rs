@@ -26,6 +26,8 @@ pub(in crate::cluster) const MOST_BYTES: usize = 4 * 1024 * 1024;
 const HEAD_BYTES: usize = 59;
 /// For how much at least there is room when something is read.
 const READ_BYTES: usize = 512;
+/// How much memory is taken for a frame of which nothing has come.
+const MOST_AHEAD: usize = 16 * 1024;
 /// How long the rest of a frame may take once it has begun.
 const FRAME_TIME: Duration = Duration::from_secs(10);
 
@@ -142,17 +144,18 @@ fn encode(ends: Ends, frame: &Frame) -> Vec<u8> {
 }
 
 /// Reads what was in a frame, if it is between these ends.
-fn decode(bytes: &[u8], ends: Ends) -> Result<Frame, FrameError> {
-    let mut reader = Reader::new(bytes, "peer frame");
+fn decode(mut bytes: Vec<u8>, ends: Ends) -> Result<Frame, FrameError> {
+    let mut reader = Reader::new(&bytes, "peer frame");
     let (kind, id) = (reader.u8()?, reader.u64()?);
-    let mut expected = Vec::new();
+    let mut expected = Vec::with_capacity(HEAD_BYTES);
     expected.put(ends.domain.as_bytes());
     put_end(&mut expected, ends.from);
     put_end(&mut expected, ends.to);
     if reader.take(expected.len())? != expected {
         return Err(FrameError::Elsewhere);
     }
-    let body = reader.rest().to_vec();
+    bytes.drain(..HEAD_BYTES);
+    let body = bytes;
     Ok(Frame { kind, id, body })
 }
 
@@ -183,7 +186,7 @@ pub(in crate::cluster) async fn read(
         if !(HEAD_BYTES..=MOST_BYTES).contains(&length) {
             return Err(FrameError::TooLong);
         }
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(length.min(MOST_AHEAD));
         let mut limited = (&mut *stream).take(length as u64);
         match limited.read_to_end(&mut bytes).await? {
             read if read == length => Ok(bytes),
@@ -193,7 +196,7 @@ pub(in crate::cluster) async fn read(
     let bytes = timeout(FRAME_TIME, rest)
         .await
         .map_err(|_| FrameError::TooSlow)??;
-    decode(&bytes, ends).map(Some)
+    decode(bytes, ends).map(Some)
 }
 
 /// What is on its way out. It can be given up at any moment, and finished later.
@@ -247,7 +250,7 @@ impl Incoming {
             if let Some(end) = self.first()?
                 && self.0.len() >= end
             {
-                let frame = decode(&self.0[4..end], ends)?;
+                let frame = decode(self.0[4..end].to_vec(), ends)?;
                 self.0.drain(..end);
                 return Ok(Some(frame));
             }

@@ -15,12 +15,12 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::Stream;
 use super::frame::{
     self, ADMIT, APPEND, CLOCK, Ends, FRESH, Frame, FrameError, GROW, INIT, JOIN, MARK, PRE_VOTE,
     PROMOTE, REMOVE, REPLACE, SNAPSHOT, STATUS, STEP_DOWN, TRANSFER, VOTE, between,
 };
 use super::handshake::{self, ANSWER_BYTES, Caller, Refused};
+use super::{Stream, buffered};
 use crate::cluster::bytes::{Malformed, Put as _, Reader};
 use crate::cluster::clocks::{self, ClockHealth};
 use crate::cluster::codec;
@@ -95,10 +95,10 @@ async fn enter(
 ) -> Result<(Box<dyn Stream>, Caller), PeerError> {
     let trust = &presence.trust;
     let mut stream: Box<dyn Stream> = match &trust.accept {
-        None => Box::new(tcp),
+        None => buffered(tcp),
         Some(config) => {
             let acceptor = TlsAcceptor::from(config.get());
-            Box::new(acceptor.accept(tcp).await?)
+            buffered(acceptor.accept(tcp).await?)
         }
     };
     let nonce = system::random().map_err(std::io::Error::other)?;
