@@ -5,10 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{self, Stream, StreamExt as _};
 use openraft::OptionalSend;
+use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
-use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
-use openraft::raft::{SnapshotResponse, TransferLeaderResponse};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2, stream_append_sequential};
+use openraft::raft::{SnapshotResponse, StreamAppendResult, TransferLeaderResponse};
+use tokio::time::timeout;
 
 use super::bytes::{Malformed, Put as _, Reader};
 use super::codec::{self, Append, AppendReply, Ballot, BallotReply, Transfer};
@@ -132,6 +135,17 @@ impl RaftNetworkV2<Types> for Way {
         }
     }
 
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<Answers<'s>, RPCError<Types>>>
+    where
+        S: Stream<Item = Append> + OptionalSend + Unpin + 'static,
+    {
+        stream_append_sequential(self, Box::pin(together(input)), option)
+    }
+
     async fn vote(
         &mut self,
         ballot: Ballot,
@@ -207,9 +221,103 @@ impl RaftNetworkV2<Types> for Way {
     }
 }
 
+type Answers<'s> = BoxStream<'s, Result<StreamAppendResult<Types>, RPCError<Types>>>;
+
+/// The same requests, but one that has no entries and only tells how far they are agreed on is left
+/// out if the next one comes soon, which tells that too. A follower that is busy has half as many to answer.
+fn together<S>(input: S) -> impl Stream<Item = Append>
+where
+    S: Stream<Item = Append> + Unpin,
+{
+    stream::unfold(input.fuse(), |mut input| async move {
+        let mut request = input.next().await?;
+        // Ends at once for a stream of one request: a heartbeat does not wait.
+        let later = async {
+            while request.entries.is_empty()
+                && let Some(later) = input.next().await
+            {
+                request = later;
+            }
+        };
+        let _ = timeout(TOGETHER_TIME, later).await;
+        Some((request, input))
+    })
+}
+
+/// How long a follower may wait for the news that entries are agreed on.
+const TOGETHER_TIME: Duration = Duration::from_millis(1);
 /// About how many bytes of entries go in one frame, if no single one has more.
 const APPEND_BYTES: usize = 1024 * 1024;
 /// How long a node may take to store entries.
 const APPEND_TIME: Duration = Duration::from_secs(1);
 /// How much of a snapshot goes in one frame.
 const PART_BYTES: usize = 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use openraft::vote::RaftLeaderId as _;
+    use openraft::vote::leader_id_std::LeaderId;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::cluster::types::{Entry, LogId, Payload};
+
+    /// One that has this entry, if it has one, and says that entries up to that one are agreed on.
+    fn request(entry: Option<u64>, agreed: u64) -> Append {
+        let id = |index| LogId::new_term_index(1, index);
+        let entry = entry.map(|index| Entry {
+            log_id: id(index),
+            payload: Payload::Blank,
+        });
+        Append {
+            vote: Vote {
+                leader_id: LeaderId::new(1, 1),
+                committed: true,
+            },
+            prev_log_id: None,
+            entries: entry.into_iter().collect(),
+            leader_commit: Some(id(agreed)),
+        }
+    }
+
+    fn agreed(request: &Append) -> (usize, Option<u64>) {
+        let agreed = request.leader_commit.map(|id| id.index());
+        (request.entries.len(), agreed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn news_of_what_is_agreed_on_goes_with_entries_that_come_soon() {
+        let (input, requests) = mpsc::unbounded_channel();
+        let requests = stream::unfold(requests, |mut requests| async move {
+            Some((requests.recv().await?, requests))
+        });
+        let mut requests = Box::pin(together(Box::pin(requests)));
+        input.send(request(Some(1), 0)).unwrap();
+        input.send(request(None, 1)).unwrap();
+        input.send(request(None, 2)).unwrap();
+        input.send(request(Some(3), 2)).unwrap();
+        input.send(request(None, 3)).unwrap();
+        let mut told = Vec::new();
+        for _ in 0..3 {
+            told.push(agreed(&requests.next().await.unwrap()));
+        }
+        assert_eq!(told, [(1, Some(0)), (1, Some(2)), (0, Some(3))]);
+        // Nothing was lost by waiting in vain.
+        input.send(request(Some(4), 3)).unwrap();
+        let next = requests.next().await.unwrap();
+        assert_eq!(agreed(&next), (1, Some(3)));
+        drop(input);
+        assert!(requests.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_heartbeat_is_sent_at_once() {
+        let heartbeat = stream::once(async { request(None, 1) });
+        let mut requests = Box::pin(together(Box::pin(heartbeat)));
+        // Polled once: it waits for nothing.
+        let sent = requests.next().now_or_never();
+        assert_eq!(sent.flatten().as_ref().map(agreed), Some((0, Some(1))));
+        assert!(requests.next().await.is_none());
+    }
+}
