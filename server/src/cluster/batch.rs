@@ -20,6 +20,8 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_lock::{
@@ -54,7 +56,7 @@ impl fmt::Display for Batch {
 const VERSION: u8 = 1;
 
 impl Batch {
-    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+    fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.u8(VERSION);
         bytes.u64(self.epoch.get());
         bytes.u8(self.leader.get());
@@ -66,7 +68,7 @@ impl Batch {
         }
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         if reader.u8()? != VERSION {
             return Err(reader.wrong());
         }
@@ -85,6 +87,61 @@ impl Batch {
         })
     }
 }
+
+/// A batch with its bytes, which the log and every follower are given. Clones are the same.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Sealed(Arc<Content>);
+
+#[derive(PartialEq, Eq)]
+struct Content {
+    batch: Batch,
+    bytes: Box<[u8]>,
+}
+
+impl Sealed {
+    pub(super) fn new(batch: Batch) -> Self {
+        let weights = batch.operations.iter().map(weight);
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + weights.sum::<usize>());
+        batch.encode(&mut bytes);
+        let bytes = bytes.into_boxed_slice();
+        Self(Arc::new(Content { batch, bytes }))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0.bytes
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let before = reader.rest();
+        let batch = Batch::decode(reader)?;
+        let read = before.len() - reader.rest().len();
+        let bytes = before[..read].into();
+        Ok(Self(Arc::new(Content { batch, bytes })))
+    }
+}
+
+impl Deref for Sealed {
+    type Target = Batch;
+
+    fn deref(&self) -> &Batch {
+        &self.0.batch
+    }
+}
+
+impl fmt::Debug for Sealed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0.batch, f)
+    }
+}
+
+impl fmt::Display for Sealed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0.batch, f)
+    }
+}
+
+/// Of a batch in front of its operations.
+const HEAD_BYTES: usize = 30;
 
 /// About how many bytes an operation takes in an entry.
 pub(super) fn weight(operation: &Operation) -> usize {
@@ -294,14 +351,16 @@ mod tests {
 
     #[test]
     fn a_batch_is_read_as_it_was_written_and_a_cut_one_is_not() {
-        let batch = all();
-        let mut bytes = Vec::new();
-        batch.encode(&mut bytes);
-        let mut reader = Reader::new(&bytes, "batch");
-        assert_eq!(Batch::decode(&mut reader), Ok(batch));
-        reader.end().unwrap();
+        let sealed = Sealed::new(all());
+        let bytes = sealed.bytes();
+        let followed = [bytes, &[1, 2, 3]].concat();
+        let mut reader = Reader::new(&followed, "batch");
+        let read = Sealed::decode(&mut reader).unwrap();
+        assert_eq!(read, sealed);
+        assert_eq!(read.bytes(), bytes);
+        assert_eq!(reader.rest(), [1, 2, 3]);
         for length in 0..bytes.len() {
-            let cut = Batch::decode(&mut Reader::new(&bytes[..length], "batch"));
+            let cut = Sealed::decode(&mut Reader::new(&bytes[..length], "batch"));
             assert!(cut.is_err(), "{length}");
         }
     }

@@ -23,7 +23,7 @@ use openraft::raft::{
 };
 use openraft::vote::{RaftLeaderId as _, leader_id_std::LeaderId};
 
-use super::batch::Batch;
+use super::batch::Sealed;
 use super::bytes::{Malformed, Put as _, Reader};
 use super::types::{
     Address, Entry, LogId, Membership, Payload, SnapshotMeta, StoredMembership, Types, Vote,
@@ -81,7 +81,7 @@ pub(super) fn put_entry(bytes: &mut Vec<u8>, entry: &Entry) {
         Payload::Blank => bytes.u8(0),
         Payload::Normal(batch) => {
             bytes.u8(1);
-            batch.encode(bytes);
+            bytes.put(batch.bytes());
         }
         Payload::Membership(membership) => {
             bytes.u8(2);
@@ -94,7 +94,7 @@ pub(super) fn entry(reader: &mut Reader<'_>) -> Result<Entry, Malformed> {
     let log_id = log_id(reader)?;
     let payload = match reader.u8()? {
         0 => Payload::Blank,
-        1 => Payload::Normal(Batch::decode(reader)?),
+        1 => Payload::Normal(Sealed::decode(reader)?),
         2 => Payload::Membership(membership(reader)?),
         _ => return Err(reader.wrong()),
     };

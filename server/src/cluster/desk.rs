@@ -10,6 +10,7 @@
 //! proposed it can be turned away (`M`, `E`), after it was nobody but the log knows (`I`).
 
 mod answer;
+mod company;
 pub(super) mod decisions;
 mod force;
 mod inspect;
@@ -190,7 +191,7 @@ impl Desk {
     }
 
     /// Applies the committed batch at this place of the log, and tells the clients of this node what became of it.
-    pub(super) fn apply(&self, position: u64, batch: Batch) -> Result<(), Broken> {
+    pub(super) fn apply(&self, position: u64, batch: &Batch) -> Result<(), Broken> {
         let mut state = self.state.lock().map_err(|_| Broken)?;
         let now = self.clock.timestamp();
         state.apply(now, position, batch);
@@ -244,6 +245,20 @@ impl Desk {
         let mut state = self.state();
         let now = self.clock.timestamp();
         state.next_batch(now)
+    }
+
+    /// Whether others are about to ask for something too, so that the next batch should wait for them.
+    pub(super) fn expects_more(&self) -> bool {
+        let mut state = self.state();
+        state.reign.as_mut().is_some_and(Reign::expects_more)
+    }
+
+    /// They did not, or not soon enough.
+    pub(super) fn expected_in_vain(&self) {
+        let mut state = self.state();
+        if let Some(reign) = &mut state.reign {
+            reign.expected_in_vain();
+        }
     }
 
     /// What became of a batch that was not applied.
@@ -397,11 +412,14 @@ impl State {
             }
         };
         link.open.insert(id, asked);
+        if let Some(reign) = &mut self.reign {
+            reign.company.asked();
+        }
         self.admit(now, operation, then);
         Ok(())
     }
 
-    fn apply(&mut self, now: Timestamp, position: u64, batch: Batch) {
+    fn apply(&mut self, now: Timestamp, position: u64, batch: &Batch) {
         let term = batch.epoch.get();
         let mut trace = Trace::new(position, batch.epoch);
         let mut thens = match &mut self.reign {
@@ -409,18 +427,17 @@ impl State {
             _ => Vec::new(),
         }
         .into_iter();
-        for operation in batch.operations {
+        for operation in &batch.operations {
             // Whoever waits in the machine waits in its epoch, and at the leader of that.
             let epoch = self.machine.epoch();
             let ours = self
                 .reign
                 .as_ref()
                 .is_some_and(|own| own.term() == epoch.get());
-            let traced = trace.as_mut().map(|trace| (trace, operation.clone()));
-            let command = Command::new(batch.epoch, operation);
+            let command = Command::new(batch.epoch, operation.clone());
             let outcome = self.machine.apply(batch.stamp, command);
-            if let Some((trace, operation)) = traced {
-                trace.tell(epoch, &operation, &outcome, &self.machine);
+            if let Some(trace) = &mut trace {
+                trace.tell(epoch, operation, &outcome, &self.machine);
             }
             for event in outcome.events {
                 self.happened(now, ours, batch.leader, event);

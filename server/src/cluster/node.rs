@@ -10,8 +10,9 @@ use openraft::async_runtime::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, Fatal};
 use openraft::impls::ProgressResponder;
 use openraft::{Instant as _, ServerState};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::batch::Sealed;
 use super::clocks::Clocks;
 use super::desk::{Desk, Fate, Role};
 use super::file::ClusterFile;
@@ -96,14 +97,29 @@ impl Node {
     /// Takes what was asked for into the log, for as long as it is polled.
     pub(super) async fn propose(&self) {
         let mut under_way = FuturesUnordered::new();
+        // Until when others who are about to ask for something are waited for.
+        let mut late: Option<Instant> = None;
         loop {
+            let is_late = late.is_some_and(|late| system::now() >= late);
+            if is_late {
+                late = None;
+                self.desk.expected_in_vain();
+            }
             let next = match under_way.len() < rules::IN_FLIGHT {
-                true => self.desk.next_batch(),
+                true if !is_late && self.desk.expects_more() => {
+                    late.get_or_insert_with(|| system::now() + COMPANY_TIME);
+                    None
+                }
+                true => {
+                    late = None;
+                    self.desk.next_batch()
+                }
                 false => None,
             };
             let Some(batch) = next else {
                 tokio::select! {
                     () = self.desk.asked.notified() => {}
+                    () = sleep_until(late.unwrap_or_else(system::now)), if late.is_some() => {}
                     Some((term, number, outcome)) = under_way.next() => {
                         if let Some(fate) = outcome {
                             self.desk.settle(term, number, fate);
@@ -116,7 +132,7 @@ impl Node {
             let (responder, outcome) = ProgressResponder::complete_only();
             let written = self
                 .raft
-                .write(batch)
+                .write(Sealed::new(batch))
                 .with_leader(term)
                 .responder(responder);
             let sent = written.await.is_ok();
@@ -394,6 +410,8 @@ fn members(metrics: &openraft::RaftMetrics<super::types::Types>) -> Option<Membe
     })
 }
 
+/// How long a batch waits for more at most, while others are about to ask.
+const COMPANY_TIME: Duration = Duration::from_millis(1);
 /// How often the time is looked at when nothing happens.
 const PULSE: Duration = Duration::from_millis(25);
 const SHORT: Duration = Duration::from_millis(2);

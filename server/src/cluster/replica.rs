@@ -58,7 +58,7 @@ impl RaftStateMachine<Types> for Replica {
             match entry.payload {
                 Payload::Blank => {}
                 Payload::Normal(batch) => {
-                    let applied = self.desk.apply(position, batch);
+                    let applied = self.desk.apply(position, &batch);
                     applied.map_err(io::Error::other)?;
                 }
                 Payload::Membership(membership) => {

@@ -6,14 +6,14 @@ use highwater_protocol::handshake::Slot;
 use openraft::impls::leader_id_std;
 use openraft::type_config::alias;
 
-use super::batch::Batch;
+use super::batch::Sealed;
 use super::replica::Replica;
 use super::status::Place;
 
 openraft::declare_raft_types!(
     /// A log of batches, one leader per term.
     pub(super) Types:
-        D = Batch,
+        D = Sealed,
         R = (),
         NodeId = u64,
         Node = Address,
@@ -23,7 +23,7 @@ openraft::declare_raft_types!(
 
 pub(super) type Raft = openraft::Raft<Types, Replica>;
 pub(super) type Entry = alias::EntryOf<Types>;
-pub(super) type Payload = openraft::EntryPayload<Batch, u64, Address>;
+pub(super) type Payload = openraft::EntryPayload<Sealed, u64, Address>;
 pub(super) type Vote = alias::VoteOf<Types>;
 pub(super) type LogId = alias::LogIdOf<Types>;
 pub(super) type StoredMembership = alias::StoredMembershipOf<Types>;

@@ -66,6 +66,9 @@ impl State {
             return false;
         }
         link.outbox.deliver(reply, grant);
+        if let Some(reign) = &mut self.reign {
+            reign.company.answered();
+        }
         true
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use highwater_lock::{ConnectionId, Epoch, FencingToken, Key, Operation, Timestamp, WaiterId};
 use highwater_protocol::{Reply, RequestNumber};
 
+use super::company::Company;
 use super::{Away, Role, State, continued};
 use crate::cluster::batch::{Batch, weight};
 use crate::desk::waiter;
@@ -125,6 +126,7 @@ pub(super) struct Reign {
     first_token: Option<FencingToken>,
     wishes: VecDeque<Wish>,
     proposed: BTreeMap<u64, Proposed>,
+    pub(super) company: Company,
     batches: u64,
     ticking: bool,
     /// Queued acquires whose clients were told that nobody knows.
@@ -154,6 +156,14 @@ impl Reign {
     pub(super) fn let_time_go_on(&mut self, now: Timestamp) {
         self.began = (self.stamp, now);
         self.is_stopped = false;
+    }
+
+    pub(super) fn expects_more(&mut self) -> bool {
+        self.has_work() && self.company.is_worth_waiting(self.wishes.len())
+    }
+
+    pub(super) fn expected_in_vain(&mut self) {
+        self.company.missed();
     }
 
     pub(super) fn has_work(&self) -> bool {
@@ -205,6 +215,7 @@ impl Reign {
 
     /// Whose outcomes are known now.
     pub(super) fn applied(&mut self, number: u64) -> Vec<Then> {
+        self.company.begin();
         let proposed = self.proposed.remove(&number);
         proposed.map(|proposed| proposed.thens).unwrap_or_default()
     }
@@ -251,6 +262,7 @@ impl State {
             first_token: self.machine.next_token(),
             wishes: VecDeque::new(),
             proposed: BTreeMap::new(),
+            company: Company::default(),
             batches: 0,
             ticking: true,
             forgotten: BTreeSet::new(),
@@ -354,6 +366,7 @@ impl State {
         if operations.is_empty() {
             return None;
         }
+        reign.company.proposed();
         reign.batches += 1;
         self.numbers.commands.record(operations.len() as u64);
         let number = reign.batches;

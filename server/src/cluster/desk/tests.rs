@@ -43,7 +43,7 @@ fn commit(leader: &Desk, all: &[&Desk]) -> Vec<Operation> {
     while let Some(batch) = leader.next_batch() {
         operations.extend(batch.operations.clone());
         for desk in all {
-            desk.apply(1, batch.clone()).unwrap();
+            desk.apply(1, &batch).unwrap();
         }
     }
     operations
@@ -160,10 +160,10 @@ async fn what_comes_about_after_all_is_taken_back() {
     // The number may be used again; what the old request brings is not for the new one.
     peer.acquire(&desk, 1, "other", 30);
     let second = desk.next_batch().unwrap();
-    desk.apply(1, first).unwrap();
+    desk.apply(1, &first).unwrap();
     assert!(is_held(&desk, "free"));
     assert_eq!(peer.replies(), []);
-    desk.apply(1, second).unwrap();
+    desk.apply(1, &second).unwrap();
     peer.token();
     let back = commit(&desk, &[&desk]);
     assert!(matches!(back[..], [Operation::Release { .. }]), "{back:?}");
@@ -184,7 +184,7 @@ async fn who_was_told_that_nobody_knows_does_not_stay_in_the_queue() {
     advance(Duration::from_millis(1_300)).await;
     lead(&desk, 1);
     assert_eq!(peer.replies(), [Reply::Indeterminate { id: id(1) }]);
-    desk.apply(1, batch).unwrap();
+    desk.apply(1, &batch).unwrap();
     // Until it is out of the queue its number is in use, or the machine would mix the two up.
     let again = Request::Acquire {
         id: id(1),
@@ -271,8 +271,7 @@ async fn a_lease_lasts_as_long_whoever_leads() {
         let tick = second.next_batch().unwrap();
         // An outage counts here because the second one was up all the time.
         assert_eq!(tick.stamp.saturating_since(granted), Duration::from_secs(4));
-        all.iter()
-            .for_each(|desk| desk.apply(1, tick.clone()).unwrap());
+        all.iter().for_each(|desk| desk.apply(1, &tick).unwrap());
         assert!(is_held(second, "k"));
         for (seconds, held) in [(5, true), (2, false)] {
             advance(Duration::from_secs(seconds)).await;
@@ -305,8 +304,7 @@ async fn the_end_of_a_lease_is_proposed_once_by_the_leader() {
     assert_eq!(tick.operations, [Operation::Tick]);
     lead(&leader, 1);
     assert_eq!(leader.next_batch(), None);
-    all.iter()
-        .for_each(|desk| desk.apply(1, tick.clone()).unwrap());
+    all.iter().for_each(|desk| desk.apply(1, &tick).unwrap());
     assert!(!is_held(&leader, "k") && !is_held(&other, "k"));
 }
 
@@ -440,8 +438,7 @@ async fn a_reign_that_begins_with_a_wrong_clock_begins_at_the_last_stamp() {
         (first.stamp, &first.operations[..]),
         (stamp, &[Operation::Tick][..])
     );
-    all.iter()
-        .for_each(|desk| desk.apply(1, first.clone()).unwrap());
+    all.iter().for_each(|desk| desk.apply(1, &first).unwrap());
     let peer = Peer::of(&new);
     peer.acquire(&new, 1, "free", 5);
     let code = ErrorCode::NotActive;
