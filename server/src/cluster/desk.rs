@@ -247,6 +247,12 @@ impl Desk {
         state.next_batch(now)
     }
 
+    /// Whether so much was asked for that it is worth a batch of its own while another one is on its way.
+    pub(super) fn has_full_batch(&self) -> bool {
+        let state = self.state();
+        state.reign.as_ref().is_some_and(Reign::has_full_batch)
+    }
+
     /// Whether others are about to ask for something too, so that the next batch should wait for them.
     pub(super) fn expects_more(&self) -> bool {
         let mut state = self.state();

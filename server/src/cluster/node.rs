@@ -105,7 +105,12 @@ impl Node {
                 late = None;
                 self.desk.expected_in_vain();
             }
-            let next = match under_way.len() < rules::IN_FLIGHT {
+            let may_propose = match under_way.len() {
+                0 => true,
+                // Small ones would only have cost more.
+                count => count < rules::IN_FLIGHT && self.desk.has_full_batch(),
+            };
+            let next = match may_propose {
                 true if !is_late && self.desk.expects_more() => {
                     late.get_or_insert_with(|| system::now() + COMPANY_TIME);
                     None

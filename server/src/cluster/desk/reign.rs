@@ -158,6 +158,10 @@ impl Reign {
         self.is_stopped = false;
     }
 
+    pub(super) fn has_full_batch(&self) -> bool {
+        self.wishes.len() >= FULL
+    }
+
     pub(super) fn expects_more(&mut self) -> bool {
         self.has_work() && self.company.is_worth_waiting(self.wishes.len())
     }
@@ -524,6 +528,8 @@ impl State {
 pub(super) const PATIENCE: Duration = Duration::from_millis(1_200);
 /// How many requests may wait for the proposer.
 const MOST_WISHES: usize = 50_000;
+/// So many commands do not wait for the batch that is on its way.
+const FULL: usize = 256;
 /// How many commands one entry carries at most.
 const MOST_COMMANDS: usize = 1_024;
 /// About how many bytes one entry has at most.

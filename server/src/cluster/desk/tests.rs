@@ -171,6 +171,22 @@ async fn what_comes_about_after_all_is_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_few_requests_wait_for_the_batch_that_is_on_its_way_and_many_do_not() {
+    let desk = desk(0);
+    lead(&desk, 1);
+    let peer = Peer::of(&desk);
+    desk.next_batch().unwrap();
+    for number in 1..256 {
+        peer.acquire(&desk, number, &format!("k{number}"), 30);
+        assert!(!desk.has_full_batch(), "{number}");
+    }
+    peer.acquire(&desk, 256, "k256", 30);
+    assert!(desk.has_full_batch());
+    assert_eq!(desk.next_batch().unwrap().operations.len(), 256);
+    assert!(!desk.has_full_batch());
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_was_told_that_nobody_knows_does_not_stay_in_the_queue() {
     let desk = desk(0);
     lead(&desk, 1);
