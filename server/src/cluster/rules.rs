@@ -76,4 +76,4 @@ pub(crate) const SNAPSHOT_EVERY: u32 = 10_000;
 /// The part of them that a snapshot leaves in the log, for nodes that are a little behind.
 pub(super) const KEPT_PART: u64 = 5;
 /// How many times as many a leader leaves there at most, for nodes that are far behind.
-pub(super) const KEPT_TIMES: u64 = 10;
+pub(super) const KEPT_TIMES: u64 = 3;

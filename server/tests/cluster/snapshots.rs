@@ -121,7 +121,7 @@ async fn snapshots_for_a_slow_node() -> Option<u32> {
         }
         nodes.heal();
     }
-    let held = hold(EVERY * 3).await?;
+    let held = hold(EVERY * 2).await?;
     assert_eq!(nodes.parts(new).1, 0);
     nodes.heal();
     whole(&nodes).await;
