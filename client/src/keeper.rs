@@ -22,7 +22,7 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
             Ok(Next::Pause) => {}
             Ok(Next::Hurry) => continue,
             Ok(Next::Stop) => return,
-            // Of a dialer, or of a stream that it gave.
+            // Of a dialer, or of a stream that it gave, before the connection was open.
             Err(panic) => keeper.panicked(panic),
         }
         // A server that lets in and throws out again is not asked faster than one that is not there.
@@ -122,6 +122,7 @@ impl Keeper {
     fn panicked(&mut self, panic: Panic) {
         let what = told(panic);
         self.tell(&what);
+        self.closed_on_probe = 0;
         self.shared.pool.led_by(self.index, None);
         self.failed(SetupError::Panicked(what));
     }
@@ -166,7 +167,9 @@ async fn run(shared: &Arc<Shared>, index: usize, opened: setup::Opened) -> (Dura
     let (session, ends) = Session::new(Arc::clone(shared), index, opened);
     shared.pool.set(index, Link::Open(Arc::new(ends)));
     let since = system::now();
-    let end = session.run().await;
+    // The stream may also panic when it is dropped.
+    let end = caught(session.run()).await;
+    let end = end.unwrap_or_else(|panic| End::Panicked(told(panic)));
     shared.pool.set(index, Link::Down(None));
     shared.pool.led_by(index, None);
     let lasted = since.elapsed();

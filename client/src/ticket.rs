@@ -15,7 +15,7 @@ use crate::life::Life;
 use crate::options::Terms;
 use crate::pool::Pool;
 use crate::release::{self, Order};
-use crate::shared::Shared;
+use crate::shared::{Busy, Shared};
 use crate::system::{self, Moment};
 use crate::{ExtendError, Lost, Release, ReleaseError, trace};
 
@@ -195,6 +195,11 @@ impl Ticket {
     /// Where the tasks of its client live.
     pub(crate) fn runtime(&self) -> Handle {
         self.held.shared.runtime.clone()
+    }
+
+    /// Has a closing client wait.
+    pub(crate) fn busy(&self) -> Busy {
+        self.held.shared.busy()
     }
 
     /// Gives the lock back and says what came of it, at most 5 s later.

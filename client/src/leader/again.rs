@@ -26,21 +26,27 @@ impl Core {
         }
         let until = self.clock.elapsed() + wait;
         let left = || until.saturating_sub(self.clock.elapsed());
-        let before = match policy {
-            FailurePolicy::FailOpen => self.leaders(name, QUESTION.min(wait)).await,
-            // It makes no difference whether somebody leads.
-            _ => Vec::new(),
-        };
-        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        // To others it makes no difference whether somebody leads.
+        let asks = policy == FailurePolicy::FailOpen;
+        let mut before = None;
         let mut unknown = None;
-        loop {
+        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut rest = wait;
+        let failure = loop {
+            // From the first request without an answer on, this candidate itself may be who holds the name.
+            if asks && before.is_none() && unknown.is_none() {
+                let within = rest.saturating_sub(wait / 2).min(QUESTIONS);
+                before = self.leaders(name, within, QUESTION.min(wait / 4)).await;
+                rest = left();
+            }
             let options = LeaderOptions {
-                wait: left(),
+                // Zero would be one try, with a time of its own and without a place in the queue.
+                wait: rest.max(SHORTEST),
                 ..self.options.clone()
             };
             let error = match self.elect(name, &options).await {
                 Ok(Some(guard)) => return Ok(Some(guard)),
-                Ok(None) => break,
+                Ok(None) => break unknown,
                 Err(error) => error,
             };
             self.hub.failed(name, &self.node, &error);
@@ -51,13 +57,15 @@ impl Core {
                 unknown.get_or_insert_with(|| error.clone());
             }
             self.clock.sleep(pauses.next().min(left())).await;
-            if left().is_zero() {
+            rest = left();
+            if rest < FIRST_PAUSE {
+                self.clock.sleep(rest).await;
                 // Nothing is held only if that is certain for each attempt.
-                return Err(LeaderError::Backend(unknown.unwrap_or(error)));
+                break Some(unknown.unwrap_or(error));
             }
-        }
-        match unknown {
-            Some(failure) if !self.still_led(name, &before).await => {
+        };
+        match failure {
+            Some(failure) if !self.still_led(name, before).await => {
                 Err(LeaderError::Backend(failure))
             }
             _ => {
@@ -67,33 +75,65 @@ impl Core {
         }
     }
 
-    /// Whether those who led before this candidate asked for anything still keep everybody out.
-    async fn still_led(&self, name: &Key, before: &[FencingToken]) -> bool {
+    /// Whether it is known who led before this candidate asked for anything, and that they still keep everybody
+    /// out.
+    async fn still_led(&self, name: &Key, before: Option<Vec<FencingToken>>) -> bool {
         let places = self.slots.map_or(1, std::num::NonZeroU32::get);
-        if u32::try_from(before.len()).unwrap_or(u32::MAX) < places {
+        let fills = |holders: usize| u32::try_from(holders).unwrap_or(u32::MAX) >= places;
+        let Some(before) = before.filter(|before| fills(before.len())) else {
             return false;
-        }
-        let after = self.leaders(name, QUESTION).await;
-        let still = after.iter().filter(|token| before.contains(token)).count();
-        u32::try_from(still).unwrap_or(u32::MAX) >= places
+        };
+        let after = self.leaders(name, LAST_QUESTIONS, QUESTION).await;
+        let after = after.unwrap_or_default();
+        fills(after.iter().filter(|token| before.contains(token)).count())
     }
 
-    /// The tokens of those who hold a name, as far as the backend tells it in so much time.
-    async fn leaders(&self, name: &Key, within: Duration) -> Vec<FencingToken> {
-        tokio::select! {
-            biased;
-            state = self.backend.state(name.clone()) => {
-                let holders = state.map(|state| state.holders).unwrap_or_default();
-                holders.into_iter().map(|holder| holder.token).collect()
+    /// The tokens of those who hold a name; `None` if the backend does not tell within this time. It is asked
+    /// again when one question has no answer for `each`.
+    async fn leaders(
+        &self,
+        name: &Key,
+        within: Duration,
+        each: Duration,
+    ) -> Option<Vec<FencingToken>> {
+        let until = self.clock.elapsed() + within;
+        let left = || until.saturating_sub(self.clock.elapsed());
+        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        loop {
+            let rest = left();
+            if rest.is_zero() {
+                return None;
             }
-            () = self.clock.sleep(within) => Vec::new(),
+            let state = tokio::select! {
+                biased;
+                state = self.backend.state(name.clone()) => state,
+                () = self.clock.sleep(each.max(SHORTEST).min(rest)) => continue,
+            };
+            match state {
+                Ok(state) => {
+                    let holders = state.holders.into_iter();
+                    return Some(holders.map(|holder| holder.token).collect());
+                }
+                Err(error) if error.is_outage() => {
+                    self.clock.sleep(pauses.next().min(left())).await;
+                }
+                Err(_) => return None,
+            }
         }
     }
 }
 
-/// How long the answer to the question who leads is waited for.
-pub(super) const QUESTION: Duration = Duration::from_secs(1);
-/// The first pause before a candidacy is made again; it doubles with each further one.
+/// How long the answer to one question who leads is waited for, at most; there is time for two of them in half
+/// of the wait.
+const QUESTION: Duration = Duration::from_secs(1);
+/// How long it is asked at most before a candidacy is sent. Half of the wait is kept for that in any case.
+const QUESTIONS: Duration = Duration::from_secs(5);
+/// How long it is asked at most behind the wait.
+pub(super) const LAST_QUESTIONS: Duration = Duration::from_secs(2);
+/// The least that is waited for anything.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// The first pause before a candidacy is made again; it doubles with each further one. No candidacy is made again
+/// with less than that left.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -215,7 +215,13 @@ fn begin(ticket: Option<Ticket>) -> BoxFuture<Result<Release, BackendError>> {
     let Some(ticket) = ticket else {
         return Box::pin(async { Ok(Release::NotCurrent) });
     };
-    let releasing = ticket.runtime().spawn(release(ticket));
+    // A client that is closed before the task runs waits for it.
+    let (runtime, busy) = (ticket.runtime(), ticket.busy());
+    let releasing = runtime.spawn(async move {
+        let released = release(ticket).await;
+        drop(busy);
+        released
+    });
     Box::pin(async move {
         let gone = || BackendError::Indeterminate(Cause::new("the runtime of the client is gone"));
         releasing.await.unwrap_or_else(|_| Err(gone()))

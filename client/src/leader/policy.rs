@@ -27,9 +27,12 @@ pub enum FailurePolicy {
     ///
     /// It asks again before, for the rest of the wait: a connection or a node that is lost while this candidate
     /// stands in the queue is no reason, as long as another one answers in time. If an attempt had no answer, its
-    /// lease may be held by nobody, and others that have been refused since prove nothing; then the action is run,
-    /// unless those who led before the first attempt still lead. To know that, it asks once who leads before its
-    /// candidacy, if there is a wait.
+    /// lease may be held by nobody, and others that have been refused since prove nothing. Then, and when the last
+    /// attempt failed, the action is run, unless those who led before the first attempt without an answer still lead.
+    ///
+    /// To know that, it asks who leads before its candidacies, for half of the wait and 5 s at most each time, until
+    /// it is told or one of them had no answer; and once more after the wait, for 2 s at most. **Without an answer to
+    /// either question nobody counts as a leader**, and the action runs. Without a wait nothing is asked.
     FailOpen,
 }
 
@@ -61,7 +64,9 @@ impl<K: Kind> Elector<K> {
     /// # Errors
     /// The name is none, the lock service works and does not elect (it is at a limit, too late, or
     /// refuses this for good), or it cannot be used and the policy is [`FailurePolicy::Error`]. The
-    /// action did not run.
+    /// action did not run. An attempt before that one may have had no answer: under
+    /// [`FailurePolicy::Skip`] and [`FailurePolicy::FailOpen`] the lease of that may be held by nobody until it ends,
+    /// whatever the error says.
     pub async fn run_with_policy<T, E, F, Fut>(
         &self,
         name: impl AsRef<str>,

@@ -92,7 +92,12 @@ impl Session {
         // From here on nothing more is taken up; what waits in the queues was never sent.
         self.controls.close();
         self.acquires.close();
-        self.pending.give_up(self.output.written);
+        // A stream that panics may have passed on what it never said that it took.
+        let written = match end {
+            End::Panicked(_) => self.output.end(),
+            _ => self.output.written,
+        };
+        self.pending.give_up(written);
         // A call that has its place in a queue and is only now put there would be left there, with a
         // caller who waits for it to the end, if the queue were just dropped.
         while self.controls.recv().await.is_some() {}

@@ -66,7 +66,7 @@ impl Pending {
         self.deadlines.first().map(|(by, _)| *by)
     }
 
-    /// Tells those of whose request not one byte was written; the others learn from the end of
+    /// Tells those of whose request certainly not one byte was written; the others learn from the end of
     /// their channel that the outcome is unknown.
     pub(super) fn give_up(&mut self, written: u64) {
         for (_, entry) in self.entries.drain() {

@@ -351,6 +351,7 @@ async fn a_dialer_that_always_panics_is_named_in_time() {
 struct Frail {
     inner: DuplexStream,
     reads: Arc<AtomicU32>,
+    writes: Arc<AtomicU32>,
     drops: Arc<AtomicU32>,
 }
 
@@ -385,7 +386,12 @@ impl AsyncWrite for Frail {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(context, bytes)
+        let written = Pin::new(&mut self.inner).poll_write(context, bytes);
+        assert!(
+            written.is_pending() || !takes_one(&self.writes),
+            "on purpose"
+        );
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -399,18 +405,19 @@ impl AsyncWrite for Frail {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_panics_ends_its_connection_and_another_one_is_opened() {
-    for (on_read, on_drop) in [(1, 0), (0, 1)] {
+    for (on_read, on_write, on_drop) in [(1, 0, 0), (0, 1, 0), (0, 0, 1)] {
         let mut fake = Fake::start(Manners::Full(domain(1))).await;
-        let (reads, drops) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let reads = Arc::new(AtomicU32::new(0));
+        let (writes, drops) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let dialer = {
-            let (door, reads, drops) = (fake.door(), Arc::clone(&reads), Arc::clone(&drops));
+            let (door, reads) = (fake.door(), Arc::clone(&reads));
+            let (writes, drops) = (Arc::clone(&writes), Arc::clone(&drops));
             move || {
-                let inner = door.knock();
-                let (reads, drops) = (Arc::clone(&reads), Arc::clone(&drops));
-                std::future::ready(inner.map(|inner| Frail {
+                std::future::ready(door.knock().map(|inner| Frail {
                     inner,
-                    reads,
-                    drops,
+                    reads: Arc::clone(&reads),
+                    writes: Arc::clone(&writes),
+                    drops: Arc::clone(&drops),
                 }))
             }
         };
@@ -421,20 +428,23 @@ async fn a_stream_that_panics_ends_its_connection_and_another_one_is_opened() {
         let (peer, request) = fake.request().await;
         peer.reply(granted(&request, 1));
         let ticket = acquire.await.unwrap().unwrap();
+        writes.store(on_write, Ordering::SeqCst);
         let waiting = acquiring(&client, "k", wait(60_000));
         let (peer, _) = fake.request().await;
         reads.store(on_read, Ordering::SeqCst);
         drops.store(on_drop, Ordering::SeqCst);
-        match on_drop {
-            0 => peer.reply(highwater_protocol::Reply::Leader { leader: None }),
-            _ => peer.close(),
+        if on_read == 1 {
+            peer.reply(highwater_protocol::Reply::Leader { leader: None });
+        } else if on_drop == 1 {
+            peer.close();
         }
-        // It was sent, and nobody will hear an answer.
+        // It was sent, also where the stream did not say so, and nobody will hear an answer.
         let outcome = waiting.await.unwrap();
         assert_eq!(outcome.unwrap_err(), AcquireError::Indeterminate);
         fake.opened().await;
-        let both = (reads.load(Ordering::SeqCst), drops.load(Ordering::SeqCst));
-        assert_eq!(both, (0, 0), "it has panicked");
+        let to_come = [&reads, &writes, &drops].map(|panics| panics.load(Ordering::SeqCst));
+        assert_eq!(to_come, [0; 3], "it has panicked");
+        assert_eq!(client.stats().disconnected, 1);
         assert!(ticket.is_valid());
         let acquire = acquiring(&client, "other", wait(5_000));
         let (peer, request) = fake.request().await;

@@ -254,3 +254,18 @@ async fn a_lease_that_is_declined_is_not_kept_by_its_minimum() {
         assert!(model.books(|books| books.held.is_empty()));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_closed_at_once_still_gives_back_what_was_led() {
+    let model = Model::full().await;
+    let client = model.client().await;
+    let a = elector(&client, options());
+    for name in ["one", "two", "three"] {
+        drop(a.try_acquire(name).await.unwrap().unwrap());
+    }
+    client.close().await;
+    assert_eq!(
+        model.books(|books| (books.held.len(), books.releases)),
+        (0, 3)
+    );
+}

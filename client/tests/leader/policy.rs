@@ -1,13 +1,14 @@
 //! What the failure policies do, beyond the table in the contract of backends.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use highwater_client::Key;
 use highwater_client::leader::{
-    Backend, BackendError, Candidacy, Cause, FailurePolicy, InProcess, LeaderElector, LeaderError,
-    LeaderGroupElector, LeaderGroupOptions, LeaderOptionsBuilder, LeaderResult, PolicyResult,
-    RenewError,
+    Backend, BackendError, BoxFuture, Candidacy, Cause, Clock, FailurePolicy, InProcess,
+    LeaderElector, LeaderError, LeaderGroupElector, LeaderGroupOptions, LeaderOptionsBuilder,
+    LeaderResult, LeaderState, Lease, PolicyResult, RenewError,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -283,6 +284,142 @@ async fn a_leader_that_leads_all_the_time_is_contention_although_one_attempt_is_
             assert_eq!(asked.load(Ordering::SeqCst), 2);
             drop(rival);
         }
+    }
+}
+
+/// Loses its first candidacy after a while, and fails the others at once. Does not answer each question.
+struct Lossy {
+    service: InProcess,
+    after: Duration,
+    failure: BackendError,
+    waits: Arc<Mutex<Vec<Duration>>>,
+    answers: fn(u32) -> bool,
+    questions: AtomicU32,
+}
+
+impl Backend for Lossy {
+    fn acquire(
+        &self,
+        candidacy: Candidacy,
+    ) -> BoxFuture<Result<Option<Arc<dyn Lease>>, BackendError>> {
+        let mut waits = self.waits.lock().unwrap();
+        waits.push(candidacy.wait);
+        let (after, failure) = match waits.len() {
+            1 => (self.after, self.failure.clone()),
+            _ => (Duration::ZERO, unavailable()),
+        };
+        Box::pin(async move {
+            sleep(after).await;
+            Err(failure)
+        })
+    }
+
+    fn state(&self, name: Key) -> BoxFuture<Result<LeaderState, BackendError>> {
+        match (self.answers)(self.questions.fetch_add(1, Ordering::SeqCst)) {
+            true => self.service.state(name),
+            false => Box::pin(std::future::pending()),
+        }
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.service.clock()
+    }
+}
+
+/// What came of it while somebody else leads, how often it ran, the waits of the candidacies, and how long it
+/// took.
+async fn ran_beside_a_leader(
+    policy: FailurePolicy,
+    wait: Duration,
+    after: Duration,
+    failure: BackendError,
+    answers: fn(u32) -> bool,
+) -> ((&'static str, u32), Vec<Duration>, Duration) {
+    let service = InProcess::new();
+    let b = crate::elector(&service, options("b").lease(100 * SECOND));
+    let rival = b.try_acquire("job").await.unwrap().unwrap();
+    let waits = Arc::default();
+    let lossy = Lossy {
+        service,
+        after,
+        failure,
+        waits: Arc::clone(&waits),
+        answers,
+        questions: AtomicU32::new(0),
+    };
+    let a = LeaderElector::new(lossy, options("a").wait(wait).build().unwrap());
+    let started = Instant::now();
+    let seen = ran(&a, policy).await;
+    let took = started.elapsed();
+    assert_eq!(rival.check(), Ok(()));
+    let waits = waits.lock().unwrap().clone();
+    (seen, waits, took)
+}
+
+/// The wait ends while the service elects nobody, and an earlier leader leads all the time.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_leads_all_the_time_is_contention_although_the_last_attempts_failed() {
+    let wait = 5 * SECOND;
+    for after in [Duration::ZERO, wait - Duration::from_millis(100)] {
+        for failure in [unavailable(), unanswered()] {
+            for (policy, expected) in [
+                (FailurePolicy::Skip, "left out"),
+                (FailurePolicy::FailOpen, "skipped"),
+            ] {
+                let (seen, waits, took) =
+                    ran_beside_a_leader(policy, wait, after, failure.clone(), |_| true).await;
+                assert_eq!(seen, (expected, 0), "{policy:?} {failure} {after:?}");
+                assert!(!waits.contains(&Duration::ZERO), "{waits:?}");
+                assert!(took >= wait && took < wait + NOISE, "{took:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leads_is_asked_again_and_without_an_answer_nobody_counts_as_a_leader() {
+    let cases: [(fn(u32) -> bool, BackendError, _); 5] = [
+        (|number| number > 0, unanswered(), ("skipped", 0)),
+        (|number| number != 1, unanswered(), ("skipped", 0)),
+        // All that are asked before the first candidacy; nothing is unknown when it is asked again.
+        (|number| number > 4, unavailable(), ("skipped", 0)),
+        (|_| false, unanswered(), ("unprotected, unknown", 1)),
+        (
+            |number| number < 1,
+            unanswered(),
+            ("unprotected, unknown", 1),
+        ),
+    ];
+    for (number, (answers, failure, expected)) in cases.into_iter().enumerate() {
+        let (seen, _, took) = ran_beside_a_leader(
+            FailurePolicy::FailOpen,
+            20 * SECOND,
+            Duration::ZERO,
+            failure,
+            answers,
+        )
+        .await;
+        assert_eq!(seen, expected, "case {number}");
+        assert!(took < 22 * SECOND + NOISE, "{took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_without_an_answer_leave_half_of_the_wait_for_the_candidacy() {
+    for millis in [1, 20, 500, 1_000, 5_000, 60_000] {
+        let wait = Duration::from_millis(millis);
+        let (seen, waits, took) = ran_beside_a_leader(
+            FailurePolicy::FailOpen,
+            wait,
+            Duration::ZERO,
+            unanswered(),
+            |_| false,
+        )
+        .await;
+        assert_eq!(seen, ("unprotected, unknown", 1));
+        assert!(waits[0] + NOISE >= wait / 2, "{waits:?} of {wait:?}");
+        assert!(!waits.contains(&Duration::ZERO), "{waits:?}");
+        assert!(took >= wait && took < wait + NOISE, "{took:?} of {wait:?}");
     }
 }
 

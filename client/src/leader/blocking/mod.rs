@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use highwater_lock::Key;
 
-use super::again::QUESTION;
+use super::again::LAST_QUESTIONS;
 use super::elector::{self, PATIENCE};
 use super::policy::Instead;
 use super::run::{Ran, Value};
@@ -207,7 +207,7 @@ impl<K: Kind> Elector<K> {
         policy: FailurePolicy,
     ) -> Result<Option<LeaderGuard>, LeaderError> {
         let (elector, name) = (self.inner.clone(), name.clone());
-        let bound = elector.options().wait() + PATIENCE + QUESTION + SLACK;
+        let bound = elector.options().wait() + PATIENCE + LAST_QUESTIONS + SLACK;
         let acquire = async move { elector.core().acquire_under(&name, policy).await };
         let guard = self.runtime.call(bound, acquire);
         let guard = guard.unwrap_or_else(|| Err(stuck()))?;

@@ -7,7 +7,6 @@ use super::Service;
 use super::faulty::Fault;
 use super::world::{PATIENCE, World, elected};
 use crate::leader::{LeaseEnd, NotLeader, RenewError};
-use crate::system::now;
 use crate::{Lost, Release};
 
 /// curator: the old leader is connected again, and both take themselves for the leader.
@@ -21,15 +20,15 @@ pub async fn a_leader_that_comes_back_behind_its_successor_changes_nothing(servi
     let level = a.watch("job").unwrap();
     let old = a.try_acquire("job").await.unwrap().unwrap();
     way.cut(true);
+    let context = old.context();
     let next = tokio::spawn(async move {
         let guard = elected(&b).await;
-        (now(), guard)
+        assert!(context.check().is_err(), "two lead");
+        guard
     });
     let lost = timeout(PATIENCE, old.lost()).await.unwrap();
-    let told = now();
     assert_eq!(lost, NotLeader::Lost(Lost::Expired));
-    let (elected, new) = next.await.unwrap();
-    assert!(elected > told, "it was told {:?} late", told - elected);
+    let new = next.await.unwrap();
     assert!(new.token() > old.token());
     way.cut(false);
     world
@@ -81,7 +80,12 @@ pub async fn a_release_that_comes_late_touches_no_later_term_of_the_same_process
             !way.released().is_empty()
         })
         .await;
-    assert_eq!(way.released(), [Ok(Release::NotCurrent)]);
+    // Unknown, where an earlier attempt had no answer.
+    let released = way.released();
+    assert!(
+        released.len() == 1 && released[0] != Ok(Release::Released),
+        "{released:?}"
+    );
     assert_eq!(new.check(), Ok(()));
     let state = a.state("job").await.unwrap();
     assert_eq!(state.holders[0].token, new.token());
