@@ -183,7 +183,15 @@ async fn break_and_mend(
         drops.clear(nodes).await?;
         nodes.whole().await?;
         granted(nodes, recorder, 1).await?;
-        gaps.note(&faults, watch.end().await);
+        let (gap, stood_still) = watch.end().await;
+        if gap > REMARKABLE {
+            println!(
+                "          nothing was granted for {:.2} s; this program itself stood still for {:.2} s at most",
+                gap.as_secs_f64(),
+                stood_still.as_secs_f64()
+            );
+        }
+        gaps.note(&faults, gap);
     }
 }
 
@@ -218,10 +226,11 @@ async fn granted(nodes: &mut Nodes, recorder: &Recorder, more: u64) -> Result<()
     Ok(())
 }
 
-/// Looks for the longest time without a grant.
+/// Looks for the longest time without a grant, and for the longest one in which it could not look: a machine that
+/// stands still is not the cluster's doing.
 struct Watch {
     stop: tokio::sync::oneshot::Sender<()>,
-    longest: tokio::task::JoinHandle<Duration>,
+    longest: tokio::task::JoinHandle<(Duration, Duration)>,
 }
 
 impl Watch {
@@ -230,30 +239,34 @@ impl Watch {
         let (stop, mut stopped) = tokio::sync::oneshot::channel();
         let longest = tokio::spawn(async move {
             let (mut count, mut since) = (recorder.grants(), Instant::now());
-            let mut longest = Duration::ZERO;
+            let (mut longest, mut blind) = (Duration::ZERO, Duration::ZERO);
             loop {
+                let looked = Instant::now();
                 let over = timeout(Duration::from_millis(5), &mut stopped)
                     .await
                     .is_ok();
                 longest = longest.max(since.elapsed());
+                blind = blind.max(looked.elapsed());
                 if recorder.grants() != count {
                     (count, since) = (recorder.grants(), Instant::now());
                 }
                 if over {
-                    return longest;
+                    return (longest, blind);
                 }
             }
         });
         Self { stop, longest }
     }
 
-    async fn end(self) -> Duration {
+    async fn end(self) -> (Duration, Duration) {
         // It is there until it is told to stop.
         let _ = self.stop.send(());
         self.longest.await.unwrap_or_default()
     }
 }
 
+/// A time without a grant that is told with its faults.
+const REMARKABLE: Duration = Duration::from_secs(5);
 const WIRE_WORKERS: u64 = 8;
 const CLIENT_WORKERS: u64 = 4;
 /// How long a client may need to end its last call.
