@@ -37,7 +37,6 @@ mod replica;
 mod resize;
 mod retention;
 mod rules;
-mod silence;
 mod snapshots;
 mod start;
 mod status;

@@ -179,8 +179,6 @@ impl Presence {
         tasks.spawn(async move { leaver.give_way().await });
         let (tidier, retention) = (Arc::clone(&node), self.engine.retention);
         tasks.spawn(async move { tidier.tidy_log(retention).await });
-        let silent = Arc::clone(&node);
-        tasks.spawn(async move { silent.make_room().await });
         tokio::select! {
             () = node.watch() => {}
             gone = self.look_around(&node, let_in_by) => match gone {

@@ -116,23 +116,6 @@ async fn nodes_that_answer_slowly_keep_their_leader_also_when_there_is_nothing_t
     assert_eq!(term(leader), first);
 }
 
-/// The leader has lost its say, and the answers to its heartbeats come too late to give it back.
-#[tokio::test]
-async fn a_leader_that_is_heard_and_hears_too_late_is_not_followed_for_ever() {
-    let nodes = Nodes::begun(3).await;
-    let old = nodes.leader().await;
-    nodes.delay(SLOW);
-    nodes.deafen(old);
-    crate::nodes::eventually("it has lost its say", async || {
-        let status = nodes.server(old).cluster_status().unwrap();
-        (status.role != NodeRole::Leader).then_some(())
-    })
-    .await;
-    nodes.heal();
-    nodes.delay(SLOW);
-    nodes.lock("k", 100).await;
-}
-
 /// A node that hears and is not heard cannot hold up the others, nor grant anything.
 #[tokio::test]
 async fn a_leader_that_is_not_heard_is_replaced() {
