@@ -130,3 +130,16 @@ async fn a_leader_that_is_not_heard_is_replaced() {
     nodes.heal();
     nodes.leader().await;
 }
+
+/// A node that is heard and hears nobody does not keep the others from electing one of them.
+#[tokio::test]
+async fn a_leader_that_hears_nobody_is_replaced() {
+    let nodes = Nodes::begun(3).await;
+    let old = nodes.leader().await;
+    nodes.deafen(old);
+    let others: Vec<u8> = nodes.slots().filter(|slot| *slot != old).collect();
+    nodes.leader_among(&others).await;
+    nodes.lock("k", 100).await;
+    nodes.heal();
+    nodes.leader().await;
+}
