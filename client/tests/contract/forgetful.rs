@@ -126,7 +126,7 @@ fn fails<F: Future<Output = ()>>(case: impl FnOnce(Forgetful) -> F, done: Done) 
     catch_unwind(AssertUnwindSafe(played)).is_err()
 }
 
-/// Those of these cases that find no fault, and how many they are.
+/// Those of these cases that find no fault, and all of them.
 macro_rules! fooled {
     ($done:expr, $($case:ident)*) => {{
         let mut fooled = Vec::new();
