@@ -287,13 +287,16 @@ async fn a_leader_that_leads_all_the_time_is_contention_although_one_attempt_is_
     }
 }
 
+/// Whether the question with this number is answered.
+type Answers = fn(u32) -> bool;
+
 /// Loses its first candidacy after a while, and fails the others at once. Does not answer each question.
 struct Lossy {
     service: InProcess,
     after: Duration,
     failure: BackendError,
     waits: Arc<Mutex<Vec<Duration>>>,
-    answers: fn(u32) -> bool,
+    answers: Answers,
     questions: AtomicU32,
 }
 
@@ -333,7 +336,7 @@ async fn ran_beside_a_leader(
     wait: Duration,
     after: Duration,
     failure: BackendError,
-    answers: fn(u32) -> bool,
+    answers: Answers,
 ) -> ((&'static str, u32), Vec<Duration>, Duration) {
     let service = InProcess::new();
     let b = crate::elector(&service, options("b").lease(100 * SECOND));
@@ -378,7 +381,7 @@ async fn a_leader_that_leads_all_the_time_is_contention_although_the_last_attemp
 
 #[tokio::test(start_paused = true)]
 async fn who_leads_is_asked_again_and_without_an_answer_nobody_counts_as_a_leader() {
-    let cases: [(fn(u32) -> bool, BackendError, _); 5] = [
+    let cases: [(Answers, BackendError, _); 5] = [
         (|number| number > 0, unanswered(), ("skipped", 0)),
         (|number| number != 1, unanswered(), ("skipped", 0)),
         // All that are asked before the first candidacy; nothing is unknown when it is asked again.
