@@ -26,8 +26,8 @@ pub enum Readiness {
     MajorityLost,
     /// Another process has taken the slot of this node over: it ends. Leave the other one in its place.
     Displaced,
-    /// An operator has removed this node from its cluster: it ends, and does not start again with this data
-    /// directory.
+    /// An operator has removed this node from its cluster: it ends. A durable one does not start again with this
+    /// data directory; a volatile one may, and then waits until its slot is part of the cluster again.
     Removed,
     /// A node of a cluster that leads, and whose clock cannot be relied on: it serves releases and grants
     /// nothing until another node leads or the clock is right again.

@@ -167,6 +167,10 @@ async fn three_processes_become_five_and_three_again_under_load() {
     let line = lines.next().expect("a line").expect("text");
     assert_eq!(line, "five nodes vote");
     assert!(grow.wait().expect("a process of ours").success());
+    let mut again = highwater(&["cluster", "grow", "--cluster"]);
+    let again = again.arg(nodes.path()).output().expect("runs");
+    assert!(again.status.success(), "{again:?}");
+    assert_eq!(again.stdout, b"five nodes vote\n");
     whole(&nodes).await;
 
     // The one that leads and one that does not.

@@ -99,9 +99,11 @@ pub async fn promote(
 /// In a volatile cluster the two are started like all others, without a generation: from now on the leader lets them
 /// in. What is given are generations that are lower than theirs, or their own.
 ///
+/// If the five nodes of the file vote already, nothing happens, and nothing is given.
+///
 /// # Errors
 /// The node that is asked does not lead, there are not three voters and five nodes in the file, or other nodes
-/// are learning.
+/// are to join.
 pub async fn grow(
     file: &ClusterFile,
     leader: u8,

@@ -230,14 +230,20 @@ impl Presence {
                 Stage::Fresh => {}
                 Stage::Joining { .. } => match survey.join(&self.process).await {
                     Ok((generation, entry)) => {
-                        let_in_by = Some(entry);
+                        let_in_by = entry;
                         let slot = self.slot;
                         self.become_new(Member { slot, generation }).await?;
                         continue;
                     }
                     Err(waits_for) => {
                         self.desk.set_dead(survey.is_dead(self, &found));
-                        self.waits_for(waits_for);
+                        self.waits_for(match found.all_lost() {
+                            Some(others) if self.heard_of().is_none() => format!(
+                                "{A_LEADER}: all {} that answer have lost their memory, and nobody knows who votes",
+                                others + 1
+                            ),
+                            _ => waits_for,
+                        });
                     }
                 },
             }

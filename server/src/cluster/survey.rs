@@ -16,9 +16,9 @@ use super::bytes::{Malformed, Reader};
 use super::desk::Role;
 use super::node::Node;
 use super::peer::Trust;
-use super::peer::frame::{JOIN, STATUS};
+use super::peer::frame::{JOIN, JOIN_BY, STATUS, UNKNOWN};
 use super::peer::handshake::{Callee, Caller};
-use super::peer::link::Link;
+use super::peer::link::{Link, LinkError};
 use super::presence::Presence;
 use super::status::{Members, NodeRole, NodeStatus, Place};
 use crate::system;
@@ -116,22 +116,16 @@ impl Survey {
     }
 
     /// Asks the leader to be let in; gives the generation that this process has from now on and the entry that
-    /// says so, or what it has to wait for.
-    pub(super) async fn join(&self, process: &str) -> Result<(u64, u64), String> {
+    /// says so, if the leader tells it, or what it has to wait for.
+    pub(super) async fn join(&self, process: &str) -> Result<(u64, Option<u64>), String> {
         let leader = self.leader.as_ref();
         let leader = leader.and_then(|place| self.others.get(place));
         let leader = leader.ok_or(A_LEADER.to_owned())?;
         let slot = leader.slot().get();
-        let body = process.as_bytes().to_vec();
-        let answer = leader.call(JOIN, body, JOIN_TIME).await;
+        let body = process.as_bytes();
+        let answer = ask_to_join(|kind| leader.call(kind, body.to_vec(), JOIN_TIME)).await;
         let answer = answer.map_err(|error| format!("the leader in slot {slot}: {error}"))?;
-        let read = |mut reader: Reader<'_>| -> Result<_, Malformed> {
-            let read = (reader.u64()?, reader.u64()?);
-            reader.end()?;
-            Ok(read)
-        };
-        let read = read(Reader::new(&answer, "answer to a process"));
-        read.map_err(|_| format!("slot {slot}, which speaks another version"))
+        told(&answer).map_err(|_| format!("slot {slot}, which speaks another version"))
     }
 
     /// Whether a majority of the voters has lost its memory, and the survey before said so too: the
@@ -147,6 +141,29 @@ impl Survey {
     }
 }
 
+/// Asks in the older way too if the leader does not know the newer one.
+async fn ask_to_join<F>(mut ask: impl FnMut(u8) -> F) -> Result<Vec<u8>, LinkError>
+where
+    F: Future<Output = Result<Vec<u8>, LinkError>>,
+{
+    match ask(JOIN_BY).await {
+        Err(LinkError::Failed(why)) if why == UNKNOWN => ask(JOIN).await,
+        answer => answer,
+    }
+}
+
+/// The generation of a process that is let in, and the entry that says so. Older leaders do not tell that.
+fn told(answer: &[u8]) -> Result<(u64, Option<u64>), Malformed> {
+    let mut reader = Reader::new(answer, "answer to a process");
+    let generation = reader.u64()?;
+    let entry = match answer.len() {
+        8 => None,
+        _ => Some(reader.u64()?),
+    };
+    reader.end()?;
+    Ok((generation, entry))
+}
+
 /// Why a node has no part in the cluster any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gone {
@@ -156,10 +173,34 @@ pub(super) enum Gone {
     Removed,
 }
 
-/// The last entry by which this node was a member, as its own log says.
-fn belongs(own: Place, status: &NodeStatus) -> Option<u64> {
-    let members = status.members.as_ref()?;
-    members.has(own).then_some(members.entry)
+/// An entry by which a node was a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Belonging {
+    /// Of an entry that is known to be agreed on, none is needed.
+    term: Option<u64>,
+    entry: u64,
+}
+
+impl Belonging {
+    /// What a majority has agreed on.
+    fn agreed(entry: u64) -> Self {
+        Self { term: None, entry }
+    }
+
+    /// Whether these members, which a majority has agreed on, come later. An entry of a leader that was cut off
+    /// may have a higher number than those that the others agreed on meanwhile, but not a higher term.
+    fn is_before(self, members: &Members) -> bool {
+        members.entry > self.entry || self.term.is_some_and(|term| members.term > term)
+    }
+}
+
+/// The last entry by which this node was a member, as its own log says. A node that starts again does not know which
+/// of its entries are agreed on.
+fn belongs(own: Place, status: &NodeStatus) -> Option<Belonging> {
+    let members = status.members.as_ref().filter(|known| known.has(own))?;
+    let term = (!members.committed).then_some(members.term);
+    let entry = members.entry;
+    Some(Belonging { term, entry })
 }
 
 impl Members {
@@ -177,12 +218,19 @@ impl Members {
 impl Found {
     /// Whether a majority has agreed, after the entry by which this node was a member, that it is none. A newer
     /// node may not have heard yet that it is one, so without such an entry nothing is known.
-    fn says_removed(&self, own: Place, belonged: Option<u64>) -> bool {
+    fn says_removed(&self, own: Place, belonged: Option<Belonging>) -> bool {
         let Some(belonged) = belonged else {
             return false;
         };
         let newest = self.newest_agreed();
-        newest.is_some_and(|newest| newest.entry > belonged && !newest.has(own))
+        newest.is_some_and(|newest| belonged.is_before(newest) && !newest.has(own))
+    }
+
+    /// How many answer, if all of them have lost their memory and have heard of nobody who has not.
+    pub(super) fn all_lost(&self) -> Option<usize> {
+        let knows_nothing = |said: &NodeStatus| has_forgotten(said) && said.members.is_none();
+        let all_do = !self.0.is_empty() && self.0.values().all(knows_nothing);
+        all_do.then_some(self.0.len())
     }
 
     /// Whether anybody says that the cluster has begun.
@@ -249,8 +297,9 @@ impl Presence {
     /// Asks the others whenever no leader has been heard from for a while. Returns when they say that
     /// this one has no part in the cluster any more.
     ///
-    /// `belonged` is the last entry by which this node is known to have been a member.
-    pub(super) async fn look_around(&self, node: &Node, mut belonged: Option<u64>) -> Gone {
+    /// `let_in_by` is the entry by which this node is known to have become a member.
+    pub(super) async fn look_around(&self, node: &Node, let_in_by: Option<u64>) -> Gone {
+        let mut belonged = let_in_by.map(Belonging::agreed);
         let mut survey = Survey::new(self);
         let own = Place::from(node.member());
         let mut alone: Option<Instant> = None;
@@ -363,6 +412,48 @@ mod tests {
         assert!(is_dead(&all([knows(0), lost(1), lost(2), lost(3)]), 5));
         assert!(!is_dead(&all([lost(1), lost(2)]), 5));
         assert!(is_dead(&all((0..4).map(lost)), 5));
+        // Perhaps they were the only three that voted. Perhaps two others still remember.
+        assert!(!is_dead(&all((0..3).map(lost)), 5));
+    }
+
+    #[test]
+    fn those_who_know_nothing_are_counted() {
+        let lost_ones = |count| (0..count).map(lost);
+        assert_eq!(Found(all(lost_ones(2))).all_lost(), Some(2));
+        assert_eq!(Found::default().all_lost(), None);
+        let three = members(1, &[(0, 1), (1, 1), (2, 1)]);
+        let knows = status(3, 1, Some(three.clone()));
+        let has_heard = status(3, 0, Some(three));
+        for other in [knows, has_heard] {
+            let found = Found(all(lost_ones(2).chain([other])));
+            assert_eq!(found.all_lost(), None);
+        }
+    }
+
+    /// Leaders of both versions are there while a cluster is upgraded.
+    #[tokio::test]
+    async fn a_leader_that_does_not_tell_the_entry_lets_in_too() {
+        assert_eq!(told(&[0, 0, 0, 0, 0, 0, 0, 3]), Ok((3, None)));
+        let long = [0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 1, 2];
+        assert_eq!(told(&long), Ok((3, Some(258))));
+        for length in (0..8).chain(9..16) {
+            assert!(told(&long[..length]).is_err(), "{length}");
+        }
+        assert!(told(&[0; 17]).is_err());
+
+        let failed = |why: &str| Err(LinkError::Failed(why.to_owned()));
+        let of_old = ask_to_join(async |kind| match kind {
+            JOIN => Ok(vec![1]),
+            _ => failed(UNKNOWN),
+        });
+        assert_eq!(of_old.await.unwrap(), [1]);
+        let mut asked = Vec::new();
+        let refused = ask_to_join(|kind| {
+            asked.push(kind);
+            std::future::ready(failed("it still answers"))
+        });
+        assert!(refused.await.is_err());
+        assert_eq!(asked, [JOIN_BY]);
     }
 
     /// A learner remembers, and does not vote. Only one who is silent may know that it does by now.
@@ -422,7 +513,7 @@ mod tests {
         let after = members(9, &[(0, 1), (1, 1), (2, 1)]);
         let own = place((3, 2));
         let belonged = belongs(own, &status(3, 2, Some(before.clone())));
-        assert_eq!(belonged, Some(4));
+        assert_eq!(belonged, Some(Belonging::agreed(4)));
         assert_eq!(belongs(own, &status(3, 2, Some(after.clone()))), None);
         let says = |belonged, said: &[Members]| {
             let said = said.iter().zip(0..);
@@ -437,9 +528,48 @@ mod tests {
         let mut open = after.clone();
         open.committed = false;
         assert!(!says(belonged, &[open]));
-        assert!(!says(Some(11), std::slice::from_ref(&after)));
+        let later = Some(Belonging::agreed(11));
+        assert!(!says(later, std::slice::from_ref(&after)));
         let again = members(12, &[(0, 1), (1, 1), (2, 1), (3, 2), (4, 2)]);
         assert!(!says(belonged, &[after.clone(), again]));
         assert!(!says(None, &[after]));
+    }
+
+    /// It has nothing but the word of the leader, and ends if it was removed before it heard from it again.
+    #[test]
+    fn a_process_that_was_let_in_and_heard_no_more_can_have_been_removed() {
+        let own = place((3, 6));
+        assert_eq!(belongs(own, &status(3, 6, None)), None);
+        let let_in_by = Some(Belonging::agreed(7));
+        let says = |entry, term| {
+            let mut members = members(entry, &[(0, 1), (1, 1), (2, 1)]);
+            members.term = term;
+            Found(all([status(0, 1, Some(members))])).says_removed(own, let_in_by)
+        };
+        assert!(says(8, 1));
+        // Before it was let in, its slot was no member either, whoever led.
+        for entry in [6, 7] {
+            assert!(!says(entry, 1) && !says(entry, 9), "entry {entry}");
+        }
+    }
+
+    /// What it has tried alone has a higher number than its removal, and was never agreed on.
+    #[test]
+    fn a_leader_that_was_cut_off_hears_that_it_was_removed() {
+        let own = place((0, 1));
+        let mut tried = members(9, &[(0, 1), (1, 1), (2, 1), (3, 2), (4, 2)]);
+        tried.committed = false;
+        let belonged = belongs(own, &status(0, 1, Some(tried.clone())));
+        let says = |term| {
+            let mut removed = members(8, &[(1, 1), (2, 1), (3, 2)]);
+            removed.term = term;
+            Found(all([status(1, 1, Some(removed))])).says_removed(own, belonged)
+        };
+        assert!(says(2));
+        assert!(!says(1));
+        // One that starts again knows of nothing that it is agreed on, and hears of its removal all the same.
+        let removed = members(12, &[(1, 1), (2, 1), (3, 2)]);
+        let found = Found(all([status(1, 1, Some(removed))]));
+        assert!(found.says_removed(own, belonged));
     }
 }

@@ -12,6 +12,8 @@ use crate::nodes::{LIMIT, Nodes};
 
 pub(crate) const VOTE: u8 = 2;
 pub(crate) const PRE_VOTE: u8 = 3;
+pub(crate) const JOIN: u8 = 18;
+pub(crate) const JOIN_BY: u8 = 19;
 
 /// Which node: its slot and its generation.
 pub(crate) type Name = (u8, u64);
@@ -22,7 +24,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Opens a connection as one node to another one, whoever is there.
+    /// Opens a connection as one node to another one, whoever is there. Generation 0 is a process that is none.
     pub(crate) async fn open(
         nodes: &Nodes,
         address: SocketAddr,
@@ -38,7 +40,8 @@ impl Peer {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let mut hello = [0; 37];
         stream.read_exact(&mut hello).await.unwrap();
-        let mut answer = vec![0, 1, 0];
+        let role = if from.1 == 0 { 2 } else { 0 };
+        let mut answer = vec![0, 1, role];
         put_name(&mut answer, from);
         put_name(&mut answer, to);
         answer.extend(nodes.file.identity().as_bytes());

@@ -3,12 +3,13 @@
 
 use highwater_protocol::Reply;
 use highwater_server::Readiness;
-use highwater_server::cluster::{self, NodeRole, OperatorError};
+use highwater_server::cluster::{self, ClusterFile, NodeRole, OperatorError};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::nodes::{LIMIT, Nodes, eventually};
+use crate::peer::{JOIN, JOIN_BY, Peer};
 use crate::volatile::{status, whole};
-use crate::volatile_lost::{SOME_SURVEYS, all_say_that_they_are_dead};
+use crate::volatile_lost::{SOME_SLOW_SURVEYS, SOME_SURVEYS, all_say_that_they_are_dead};
 
 /// Asks the leader until it does it: another one may lead by now.
 async fn ask<T>(
@@ -238,7 +239,7 @@ async fn slots_that_were_removed_do_not_count() {
     .await;
     // Three of five have forgotten, and one of those that vote.
     let since = Instant::now();
-    while since.elapsed() < SOME_SURVEYS {
+    while since.elapsed() < SOME_SLOW_SURVEYS {
         for slot in nodes.slots() {
             assert!(!status(&nodes, slot).dead, "slot {slot}");
         }
@@ -253,6 +254,70 @@ async fn slots_that_were_removed_do_not_count() {
         nodes.start(slot).await;
     }
     all_say_that_they_are_dead(&nodes).await;
+}
+
+/// The process that has taken a voter's slot over is gone before it votes, and its machine does not come back. Its
+/// slot is removed, as that of a voter would be.
+#[tokio::test]
+async fn a_slot_that_nobody_comes_back_to_keeps_nobody_from_growing() {
+    let mut nodes = Nodes::volatile_and_calm(3).await;
+    let leads = whole(&nodes).await;
+    let lost = (leads + 1) % 3;
+    nodes.kill(lost);
+    // It is there to be found, and knocks nowhere: the test does so in its place.
+    let path = nodes.files().join("cluster.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut port = 9;
+    let nowhere = text.lines().map(|line| match line.starts_with("peers = ") {
+        true => {
+            port += 1;
+            format!("peers = \"127.0.0.1:{port}\"\n")
+        }
+        false => format!("{line}\n"),
+    });
+    let nowhere: String = nowhere.collect();
+    std::fs::write(&path, nowhere).unwrap();
+    let file = std::mem::replace(
+        &mut nodes.told[usize::from(lost)],
+        ClusterFile::read(&path).unwrap(),
+    );
+    std::fs::write(&path, text).unwrap();
+    nodes.start(lost).await;
+    nodes.told[usize::from(lost)] = file;
+    let process = status(&nodes, lost).process;
+    let let_in = async |kind| {
+        let address = nodes.server(leads).peer_addr().unwrap();
+        let mut peer = Peer::open(&nodes, address, (lost, 0), (leads, 1)).await;
+        eventually("it is let in", async || {
+            let peer = peer.as_mut().unwrap();
+            peer.call(kind, process.as_bytes()).await.ok()
+        })
+        .await
+    };
+    // As older processes ask, and as those of today do.
+    assert_eq!(let_in(JOIN).await, 2_u64.to_be_bytes());
+    let answer = let_in(JOIN_BY).await;
+    assert_eq!((answer.len(), &answer[..8]), (16, &3_u64.to_be_bytes()[..]));
+    nodes.kill(lost);
+
+    nodes.know_five().await;
+    open_slots(&nodes).await;
+    for slot in [3, 4] {
+        nodes.start(slot).await;
+    }
+    eventually("five vote", async || {
+        let members = status(&nodes, leader(&nodes).await).members?;
+        (members.voters[0].len() == 5 && members.learners.len() == 1).then_some(())
+    })
+    .await;
+    let leads = leader(&nodes).await;
+    let other = (0..5).find(|slot| ![lost, leads].contains(slot)).unwrap();
+    remove(&nodes, [lost, other]).await;
+    ends_as_removed(&mut nodes, other).await;
+    let stay: Vec<u8> = (0..5)
+        .filter(|slot| ![lost, other].contains(slot))
+        .collect();
+    vote(&nodes, &stay).await;
 }
 
 /// It does not hear that it was removed, and when it hears anything its slot is a newer node's.

@@ -44,6 +44,8 @@ pub(in crate::cluster) const FRESH: u8 = 16;
 pub(in crate::cluster) const MARK: u8 = 17;
 /// That a process which has lost its memory asks for a part in the cluster, as a new node of its slot.
 pub(in crate::cluster) const JOIN: u8 = 18;
+/// The same. What it is told is longer: the entry too that has let it in.
+pub(in crate::cluster) const JOIN_BY: u8 = 19;
 /// For operators.
 pub(in crate::cluster) const STATUS: u8 = 32;
 pub(in crate::cluster) const INIT: u8 = 33;
@@ -53,6 +55,8 @@ pub(in crate::cluster) const PROMOTE: u8 = 36;
 pub(in crate::cluster) const GROW: u8 = 37;
 pub(in crate::cluster) const ADMIT: u8 = 38;
 pub(in crate::cluster) const REMOVE: u8 = 39;
+/// What is said of a kind that the other one does not know. Older versions say the same.
+pub(in crate::cluster) const UNKNOWN: &str = "an unknown request";
 const REPLY: u8 = 0x80;
 const FAILURE: u8 = 0xff;
 

@@ -16,8 +16,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::frame::{
-    self, ADMIT, APPEND, CLOCK, Ends, FRESH, Frame, FrameError, GROW, INIT, JOIN, MARK, PRE_VOTE,
-    PROMOTE, REMOVE, REPLACE, SNAPSHOT, STATUS, STEP_DOWN, TRANSFER, VOTE, between,
+    self, ADMIT, APPEND, CLOCK, Ends, FRESH, Frame, FrameError, GROW, INIT, JOIN, JOIN_BY, MARK,
+    PRE_VOTE, PROMOTE, REMOVE, REPLACE, SNAPSHOT, STATUS, STEP_DOWN, TRANSFER, UNKNOWN, VOTE,
+    between,
 };
 use super::handshake::{self, ANSWER_BYTES, Caller, Refused};
 use super::{Stream, buffered};
@@ -190,7 +191,7 @@ async fn answer_engine(
             body.u8(taken.into());
         }
         CLOCK => return Ok(clocks::answer(&node.clocks, peer)),
-        _ => return Err("an unknown request".into()),
+        _ => return Err(UNKNOWN.into()),
     }
     Ok(body)
 }
@@ -203,16 +204,18 @@ async fn answer_process(
 ) -> Result<Vec<u8>, Failure> {
     match request.kind {
         STATUS => Ok(presence.status().encode()),
-        JOIN => {
+        JOIN | JOIN_BY => {
             let node = presence.node().ok_or(NO_PART)?;
             let process = std::str::from_utf8(&request.body)?;
             let mut body = Vec::new();
             let (generation, entry) = node.let_in(slot, process).await?;
             body.u64(generation);
-            body.u64(entry);
+            if request.kind == JOIN_BY {
+                body.u64(entry);
+            }
             Ok(body)
         }
-        _ => Err("an unknown request".into()),
+        _ => Err(UNKNOWN.into()),
     }
 }
 
@@ -286,7 +289,7 @@ async fn answer_operator(presence: &Presence, request: &Frame) -> Result<Vec<u8>
             Ok(Vec::new())
         }
         STEP_DOWN => node.step_down().await.map(|()| Vec::new()),
-        _ => Err("an unknown request".into()),
+        _ => Err(UNKNOWN.into()),
     }
 }
 
