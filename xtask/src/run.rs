@@ -65,6 +65,14 @@ impl Command {
         };
         let mut process = process::Command::new(program);
         process.args(&self.words[1..]).current_dir(root());
+        // What `cargo run` tells this task of itself. Build scripts of some crates look at it, and all that depends on
+        // them would be built anew whenever a task and a plain `cargo test` take turns.
+        for (variable, _) in std::env::vars_os() {
+            let name = variable.to_string_lossy();
+            if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+                process.env_remove(&variable);
+            }
+        }
         process.envs(self.env.iter().map(|(variable, value)| (variable, value)));
         for (variable, other) in &self.env_from {
             process.env(variable, std::env::var_os(other).unwrap_or_default());

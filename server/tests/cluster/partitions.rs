@@ -138,8 +138,9 @@ async fn a_leader_that_hears_nobody_is_replaced() {
     let old = nodes.leader().await;
     nodes.deafen(old);
     let others: Vec<u8> = nodes.slots().filter(|slot| *slot != old).collect();
-    nodes.leader_among(&others).await;
-    nodes.lock("k", 100).await;
+    let new = nodes.leader_among(&others).await;
+    let mut client = nodes.client(new).await;
+    client.lock("k", 0, 100).await;
     nodes.heal();
     nodes.leader().await;
 }
