@@ -209,6 +209,16 @@ mod tests {
     }
 
     #[test]
+    fn a_command_hears_nothing_of_the_package_that_this_task_is_of() {
+        let environment = Command::new("env").output().unwrap();
+        let names = environment.lines().filter_map(|line| line.split_once('='));
+        let told: Vec<_> = names
+            .filter(|(name, _)| name.starts_with("CARGO_PKG_"))
+            .collect();
+        assert!(told.is_empty(), "{told:?}");
+    }
+
+    #[test]
     fn a_failed_command_says_how_to_repeat_it() {
         let error = Command::new("false").run().unwrap_err();
         assert!(error.to_string().contains("to repeat it: false"), "{error}");
