@@ -30,7 +30,7 @@ usage: cargo xtask TASK
   chaos     a real cluster in network namespaces (as root), killed, frozen, cut off, replaced, and
             what its clients saw, checked: --scenario NAME, --seconds N, --seed N; docs/chaos.md
   interop   the published client's own network tests against our server, and against a cluster while
-            its nodes are replaced one after the other
+            its nodes are replaced one after the other (--dev: with the server that the tests have built)
   demo      the example `inventory`, on SQLite and on the servers named by HIGHWATER_TEST_*_URL, and
             the example `leader_job`
   prove     stale writers against every database release: a table (--here: no server is started)
@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run,
         ["demo"] => demo::run,
         ["interop"] => || interop::run(interop::Profile::Release),
+        ["interop", "--dev"] => || interop::run(interop::Profile::Dev),
         ["prove"] => prove::run,
         ["prove", "--here"] => prove::run_here,
         ["images"] => images,
