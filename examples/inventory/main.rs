@@ -1,6 +1,6 @@
 //! The main job, end to end: an inventory deduction that a stale holder cannot corrupt.
 //!
-//! `cargo run --release --example inventory` needs nothing else: it starts a lock server and a
+//! `cargo run --release -p highwater-examples --example inventory` needs nothing else: it starts a lock server and a
 //! SQLite file of its own. Worker processes take orders, lock the SKU, and deduct. One of them is
 //! stopped (SIGSTOP) while it holds the lock, until its lease is over and others have sold from
 //! the same shelf; then it wakes up and writes. First with fencing, then, as the control, without.

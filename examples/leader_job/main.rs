@@ -1,7 +1,7 @@
 //! A periodic job on three processes: the leader runs it, and whatever happens to the leader, another one
 //! takes over, and the database refuses what the old one still writes.
 //!
-//! `cargo run --release --example leader_job` needs nothing else: it starts a lock server, a SQLite file
+//! `cargo run --release -p highwater-examples --example leader_job` needs nothing else: it starts a lock server, a SQLite file
 //! and three processes of itself. The leader is killed (SIGKILL), the next one frozen past its lease
 //! (SIGSTOP), the next one cut off from the lock server. Exit status: 0 if everything went as it is promised,
 //! 1 if not.

@@ -1,7 +1,7 @@
 //! What can happen to leaders, second by second, in virtual time: nothing is waited for, and each run
 //! prints the same.
 //!
-//! `cargo run --release --example timeline` needs no server. Candidates node-a, node-b and node-c share
+//! `cargo run --release -p highwater-examples --example timeline` needs no server. Candidates node-a, node-b and node-c share
 //! a lock service within this process, [`InProcess`](highwater_client::leader::InProcess), which is
 //! the lock core of the server. `output.txt` is what it prints, and a test compares the two.
 //!

@@ -14,10 +14,14 @@ const URLS: [&str; 3] = [
     "HIGHWATER_TEST_MARIADB_URL",
 ];
 
+const EXAMPLES: &str = "highwater-examples";
+
 /// Runs the example as the README says, then on each server.
 pub(crate) fn run() -> Result<()> {
     let mut steps = Steps::default();
-    let run = |name| Command::cargo().args(["run", "--release", "--locked", "--example", name]);
+    // Of the whole workspace, every adapter would be compiled for it.
+    let release = ["run", "--release", "--locked", "--package", EXAMPLES];
+    let run = |name| Command::cargo().args(release).args(["--example", name]);
     let example = || run("inventory");
     steps.note("main job on SQLite", example().run());
     steps.note("job with a leader on SQLite", run("leader_job").run());
