@@ -21,6 +21,7 @@ use super::peer::handshake::Caller;
 use super::peer::link::Link;
 use super::rules::{self, Pace};
 use super::status::{Members, NodeRole, NodeStatus, Place};
+use super::succession::silence_of;
 use super::types::{Address, Member, Raft};
 use crate::system;
 
@@ -317,8 +318,7 @@ impl Node {
             .filter(|(id, _)| voters.contains(id) && **id != self.member.id())
             .filter(|(id, _)| Member::from_id(**id).is_some_and(&may_lead))
             .map(|(id, matched)| {
-                let acked = metrics.heartbeat.as_ref().and_then(|acked| acked.get(id));
-                let silence = acked.and_then(|acked| Some((*acked)?.elapsed()));
+                let silence = silence_of(&metrics, *id);
                 (silence, *matched, *id)
             })
             // The engine takes nothing more until the heir leads: never wait for one that is not there.

@@ -425,9 +425,13 @@ impl Node {
 
 /// Whether the leader has heard from it just now.
 pub(super) fn is_lively(metrics: &Metrics, id: u64, lease: Duration) -> bool {
-    let heard = metrics.heartbeat.as_ref().and_then(|heard| heard.get(&id));
-    let silence = heard.and_then(|heard| Some((*heard)?.elapsed()));
-    silence.is_some_and(|silence| silence < lease)
+    silence_of(metrics, id).is_some_and(|silence| silence < lease)
+}
+
+/// For how long this node, as the leader, has had no answer from that one.
+pub(super) fn silence_of(metrics: &Metrics, id: u64) -> Option<Duration> {
+    let heard = metrics.heartbeat.as_ref()?.get(&id)?;
+    Some((*heard)?.elapsed())
 }
 
 /// Whether it is only some entries behind, and knows who belongs to the cluster.
