@@ -47,6 +47,10 @@ pub(crate) fn run() -> Result<()> {
             command.env(variable, image)
         })
     };
+    // Cargo builds the examples of a package before its tests, but not where targets are chosen.
+    let examples = Command::cargo().args(["build", "--workspace", "--locked"]);
+    let examples = examples.args(features.arguments()).args(targets.examples);
+    steps.note("examples", examples.run());
     steps.note("fast tier", totals.run(&cargo(&targets.fast)));
     steps.note("documentation", totals.run(&cargo(&["--doc".into()])));
 
@@ -118,6 +122,8 @@ pub(crate) fn images() -> Vec<(String, String)> {
 /// The arguments that select the targets of each tier.
 #[derive(Debug, Default)]
 struct Targets {
+    /// Examples that are no tests themselves: tests start them.
+    examples: Vec<String>,
     fast: Vec<String>,
     databases: Vec<String>,
     /// Tests that take the URLs of running servers from the environment.
@@ -136,10 +142,12 @@ impl Targets {
                 let needs = |feature: &str| target.required_features.iter().any(|is| is == feature);
                 let flag = match target.kind.first() {
                     Some(TargetKind::Test) => "--test",
-                    Some(TargetKind::Example) if target.test => "--example",
+                    Some(TargetKind::Example) => "--example",
                     _ => continue,
                 };
-                let tier = if needs("databases") {
+                let tier = if !target.test {
+                    &mut found.examples
+                } else if needs("databases") {
                     &mut found.databases
                 } else if needs("interop") {
                     &mut found.interop
