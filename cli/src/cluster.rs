@@ -273,6 +273,9 @@ fn line(status: &NodeStatus) -> String {
     if let Some(waits_for) = &status.waits_for {
         line.push_str(&format!(" waits for {waits_for}"));
     }
+    if status.other_secrets > 0 {
+        line.push_str(&format!(" other secrets {}", status.other_secrets));
+    }
     if status.whole {
         line.push_str(" whole");
     }

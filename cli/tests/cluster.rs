@@ -623,7 +623,7 @@ fn what_cannot_be_a_cluster_is_refused_with_the_reason() {
     same.arg("--data-dir").arg(folder.path().join("data"));
     same.args(["--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0"]);
     same.env("HIGHWATER_CLIENT_TOKEN", peer_secret.trim());
-    refuses(&mut same, "a client token is the same as the peer secret");
+    refuses(&mut same, "a client token is the same as a peer secret");
 }
 
 fn read(path: &Path) -> String {

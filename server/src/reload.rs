@@ -77,9 +77,9 @@ pub enum ReloadError {
     /// The empty secret is not a client token.
     #[error("an empty client token accepts everybody")]
     EmptySecret,
-    /// A client token is the same as the secret of the nodes: every client could then act as a node.
+    /// A client token is the same as a secret of the nodes: every client could then act as a node.
     #[cfg(feature = "cluster")]
-    #[error("a client token is the same as the peer secret")]
+    #[error("a client token is the same as a peer secret")]
     SameSecret,
     /// There are admin tokens where there were none before, or the other way round.
     #[error("admin tokens cannot be turned on or off while the server runs")]

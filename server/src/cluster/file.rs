@@ -3,7 +3,7 @@
 //! ```toml
 //! identity = "9c…41"              # 64 hexadecimal digits: the fencing domain, and what clients check
 //! first-token = 1764528000000000
-//! peer-secret-file = "peer.secret" # beside this file, if it is no absolute path
+//! peer-secret-file = "peer.secret" # beside this file, if it is no absolute path; or a list
 //! mode = "durable"                # or "volatile"
 //!
 //! [[node]]
@@ -22,17 +22,18 @@ use highwater_protocol::handshake::Slot;
 use highwater_protocol::{Secret, SecretError};
 use toml::de::{DeTable, DeValue};
 
+use super::peer::secrets::{NotAdded, PeerSecrets};
 use super::rules::RULES;
 use crate::config::read_secret;
 use crate::system;
 
-/// A cluster's identity, its peer secret, and the addresses of its nodes.
+/// A cluster's identity, its peer secrets, and the addresses of its nodes.
 #[derive(Clone, Debug)]
 pub struct ClusterFile {
     path: PathBuf,
     identity: Domain,
     first_token: FencingToken,
-    peer_secret: Secret,
+    peer_secrets: PeerSecrets,
     mode: ClusterMode,
     nodes: Vec<FileNode>,
 }
@@ -91,7 +92,8 @@ pub struct NewCluster {
 }
 
 impl ClusterFile {
-    /// Reads the file, and the secret that it names.
+    /// Reads the file, and the secrets that it names. With the first of them a node or an operator calls others;
+    /// a node lets in who knows any of them.
     ///
     /// # Errors
     /// Everything that is wrong with it.
@@ -103,18 +105,12 @@ impl ClusterFile {
             reason,
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        let secret = folder.join(&parsed.secret);
-        let bytes = read_secret(&secret).map_err(|source| unreadable(&secret, source))?;
-        let peer_secret = Secret::from_file_content(bytes);
-        let peer_secret = peer_secret.map_err(|source| ClusterFileError::Secret {
-            path: secret,
-            source,
-        })?;
+        let peer_secrets = read_secrets(folder, &parsed.secrets)?;
         Ok(Self {
             path: path.to_owned(),
             identity: parsed.identity,
             first_token: parsed.first_token,
-            peer_secret,
+            peer_secrets,
             mode: parsed.mode,
             nodes: parsed.nodes,
         })
@@ -203,8 +199,8 @@ impl ClusterFile {
         common
     }
 
-    pub(super) fn peer_secret(&self) -> &Secret {
-        &self.peer_secret
+    pub(super) fn peer_secrets(&self) -> &PeerSecrets {
+        &self.peer_secrets
     }
 
     pub(super) fn all(&self) -> &[FileNode] {
@@ -223,10 +219,16 @@ impl ClusterFile {
     }
 }
 
+/// The files of the secrets, of which there is at least one.
+struct Secrets {
+    first: PathBuf,
+    others: Vec<PathBuf>,
+}
+
 struct Parsed {
     identity: Domain,
     first_token: FencingToken,
-    secret: PathBuf,
+    secrets: Secrets,
     mode: ClusterMode,
     nodes: Vec<FileNode>,
 }
@@ -266,7 +268,7 @@ fn parse(text: &str) -> Result<Parsed, String> {
     Ok(Parsed {
         identity,
         first_token,
-        secret: text_of(table, "peer-secret-file")?.into(),
+        secrets: secrets_of(table)?,
         mode: match table.get("mode") {
             None => ClusterMode::Durable,
             Some(_) => {
@@ -319,6 +321,45 @@ fn check(nodes: &[FileNode]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn secrets_of(table: &DeTable<'_>) -> Result<Secrets, String> {
+    let name = "peer-secret-file";
+    let Some(DeValue::Array(list)) = table.get(name).map(|value| value.get_ref()) else {
+        let (first, others) = (text_of(table, name)?.into(), Vec::new());
+        return Ok(Secrets { first, others });
+    };
+    let mut files = list.iter().map(|value| match value.get_ref() {
+        DeValue::String(text) => Ok(PathBuf::from(&**text)),
+        _ => Err(format!(
+            "{name} has something in it that is not a text in quotes"
+        )),
+    });
+    let first = files.next().ok_or(format!("{name} names no file"))??;
+    let others = files.collect::<Result<_, _>>()?;
+    Ok(Secrets { first, others })
+}
+
+fn read_secrets(folder: &Path, files: &Secrets) -> Result<PeerSecrets, ClusterFileError> {
+    let mut secrets = PeerSecrets::new(read_peer_secret(&folder.join(&files.first))?);
+    for path in &files.others {
+        let path = folder.join(path);
+        let added = secrets.add(read_peer_secret(&path)?);
+        added.map_err(|error| match error {
+            NotAdded::Twice => ClusterFileError::SecretTwice { path },
+            NotAdded::TooMany => ClusterFileError::TooManySecrets,
+        })?;
+    }
+    Ok(secrets)
+}
+
+fn read_peer_secret(path: &Path) -> Result<Secret, ClusterFileError> {
+    let bytes = read_secret(path).map_err(|source| unreadable(path, source))?;
+    let secret = Secret::from_file_content(bytes);
+    secret.map_err(|source| ClusterFileError::Secret {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn text_of(table: &DeTable<'_>, name: &str) -> Result<String, String> {
@@ -418,7 +459,7 @@ pub enum ClusterFileError {
         /// What is wrong.
         reason: String,
     },
-    /// The peer secret is not one. Use the one that was made with the cluster.
+    /// A peer secret is not one. Use the one that was made with the cluster, or a new one that all nodes have.
     #[error("{} holds no secret", path.display())]
     Secret {
         /// The file.
@@ -426,6 +467,15 @@ pub enum ClusterFileError {
         /// Why not.
         source: SecretError,
     },
+    /// A peer secret is named twice, perhaps by two files that hold the same. Leave one of them out.
+    #[error("{} holds a peer secret that is there already", path.display())]
+    SecretTwice {
+        /// The file that was read last.
+        path: PathBuf,
+    },
+    /// Nobody needs so many peer secrets. Leave those out that no node proves any more.
+    #[error("there are more than {} peer secrets", PeerSecrets::MOST)]
+    TooManySecrets,
 }
 
 #[cfg(test)]
@@ -486,5 +536,65 @@ mod tests {
             parse(&other).err().unwrap_or_default(),
             "mode is durable or volatile"
         );
+    }
+
+    #[test]
+    fn several_peer_secrets_are_read_in_their_order_and_each_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let new = ClusterFile::create(folder.path(), &[node(0), node(1), node(2)]).unwrap();
+        let text = fs::read_to_string(&new.file).unwrap();
+        let secret = |number: usize| format!("peer secret number {number}");
+        for number in 0..=PeerSecrets::MOST {
+            let path = folder.path().join(number.to_string());
+            // White space does not belong to it.
+            fs::write(path, format!("{}\n", secret(number))).unwrap();
+        }
+        fs::write(folder.path().join("again"), secret(1)).unwrap();
+        let read = |files: &str| {
+            let named = text.replace("\"peer.secret\"", files);
+            assert_ne!(named, text);
+            fs::write(&new.file, named).unwrap();
+            ClusterFile::read(&new.file)
+        };
+        let secret = |number| Secret::new(secret(number)).unwrap();
+        for (files, known, first) in [
+            ("\"1\"", &[1][..], 1),
+            ("[\"1\"]", &[1], 1),
+            ("[\"2\", \"1\"]", &[1, 2], 2),
+            ("[\"0\", \"1\", \"2\", \"3\"]", &[0, 1, 2, 3], 0),
+        ] {
+            let secrets = read(files).unwrap().peer_secrets().clone();
+            let found = (0..=PeerSecrets::MOST).filter(|number| secrets.has(&secret(*number)));
+            assert_eq!(found.collect::<Vec<_>>(), known, "{files}");
+            let label: &[&[u8]] = &[b"first"];
+            let proof = secrets.first().prove(label);
+            assert_eq!(proof, secret(first).prove(label), "{files}");
+        }
+        for twice in ["[\"1\", \"0\", \"again\"]", "[\"again\", \"again\"]"] {
+            let refused = read(twice).unwrap_err();
+            let named = folder.path().join("again");
+            let is_it =
+                matches!(&refused, ClusterFileError::SecretTwice { path } if *path == named);
+            assert!(is_it, "{refused}");
+        }
+        let many = read("[\"0\", \"1\", \"2\", \"3\", \"4\"]").unwrap_err();
+        assert!(matches!(many, ClusterFileError::TooManySecrets), "{many}");
+        for (wrong, reason) in [
+            ("[]", "peer-secret-file names no file"),
+            ("7", "peer-secret-file is not a text in quotes"),
+            (
+                "[\"1\", 7]",
+                "peer-secret-file has something in it that is not a text in quotes",
+            ),
+        ] {
+            let refused = read(wrong).unwrap_err().to_string();
+            assert!(refused.ends_with(reason), "{refused}");
+        }
+        let missing = read("[\"1\", \"missing\"]").unwrap_err();
+        assert!(matches!(missing, ClusterFileError::Io { .. }), "{missing}");
+        let empty = folder.path().join("empty");
+        fs::write(&empty, "").unwrap();
+        let short = read("[\"1\", \"empty\"]").unwrap_err();
+        assert!(matches!(short, ClusterFileError::Secret { path, .. } if path == empty));
     }
 }

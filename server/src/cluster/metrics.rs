@@ -63,6 +63,11 @@ fn roles(page: &mut Page, running: &Running) {
         "1 if a majority of the nodes has lost its memory, and nothing is granted any more.",
         u8::from(status.dead),
     );
+    page.gauge(
+        "highwater_cluster_other_secrets",
+        "Open connections of peers and operators that have proved another peer secret than the first of this node.",
+        status.other_secrets,
+    );
     let numbers = running.desk.leading().numbers;
     page.counter(
         "highwater_cluster_leader_changes_total",

@@ -264,6 +264,7 @@ impl Node {
             members: members(&metrics),
             whole: self.is_whole(&metrics),
             dead: false,
+            other_secrets: 0,
             waits_for: None,
         }
     }

@@ -160,7 +160,7 @@ async fn ask(
     let node = file.node(slot).ok_or(OperatorError::NoSuchSlot { slot })?;
     let trust = Trust {
         domain: file.identity(),
-        secret: file.peer_secret().clone(),
+        secrets: file.peer_secrets().clone(),
         common: file.common(),
         accept: None,
         connect: tls.map(|tls| Arc::new(Swap::new(tls))),

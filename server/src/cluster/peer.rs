@@ -1,7 +1,7 @@
 //! How the nodes of a cluster talk to each other, and operators to them.
 //!
 //! Every node has a listener for its peers. A connection begins with TLS where that is on, then
-//! both sides prove that they know the peer secret ([`handshake`]), then requests go one way and
+//! both sides prove that they know a peer secret ([`handshake`], [`secrets`]), then requests go one way and
 //! replies the other in [`frame`]s. The domain and the slot and generation of both ends stand in
 //! the handshake and in every frame: whatever is for somebody else ends the connection before the
 //! consensus engine sees it, because its own messages do not say for whom they are, and an address
@@ -10,15 +10,16 @@
 pub(super) mod frame;
 pub(super) mod handshake;
 pub(super) mod link;
+pub(super) mod secrets;
 pub(super) mod serve;
 
 use std::sync::Arc;
 
 use highwater_lock::Domain;
-use highwater_protocol::Secret;
 use rustls::{ClientConfig, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 
+use self::secrets::PeerSecrets;
 use crate::swap::Swap;
 
 /// A byte stream, encrypted or not.
@@ -37,7 +38,7 @@ const BUFFER_BYTES: usize = 16 * 1024;
 #[derive(Clone, Debug)]
 pub(super) struct Trust {
     pub(super) domain: Domain,
-    pub(super) secret: Secret,
+    pub(super) secrets: PeerSecrets,
     /// What all nodes must have in common, or their machines would not agree.
     pub(super) common: Vec<u8>,
     /// To be called with, where TLS is on.
@@ -47,10 +48,10 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    /// A proof that its maker has the peer secret and the same cluster file.
-    fn prove(&self, parts: &[&[u8]]) -> [u8; 32] {
-        let common = [&self.common[..]];
-        let all: Vec<&[u8]> = common.iter().chain(parts).copied().collect();
-        self.secret.prove(&all)
+    /// What a proof is over: that its maker has the same cluster file and means this.
+    fn proved<'a>(&'a self, parts: &[&'a [u8]]) -> Vec<&'a [u8]> {
+        let mut all = vec![&self.common[..]];
+        all.extend_from_slice(parts);
+        all
     }
 }

@@ -34,6 +34,7 @@ use super::start::ClusterError;
 use super::status::{Members, NodeRole, NodeStatus};
 use super::survey::{A_LEADER, Gone, Survey};
 use super::types::{Address, Member, Raft};
+use crate::metrics::Count;
 use crate::system::{self, NodeClock};
 
 /// See the module's description.
@@ -52,6 +53,8 @@ pub(crate) struct Presence {
     stage: Mutex<Stage>,
     /// The newest members that others have told of, as agreed on.
     heard_of: Mutex<Option<Members>>,
+    /// Open connections whose callers have proved another peer secret than the first of this node.
+    pub(super) other_secrets: Count,
     entering: tokio::sync::Mutex<()>,
     entered: Notify,
 }
@@ -96,6 +99,7 @@ impl Presence {
             node: OnceLock::new(),
             stage: Mutex::new(Stage::Fresh),
             heard_of: Mutex::new(None),
+            other_secrets: Count::default(),
             entering: tokio::sync::Mutex::new(()),
             entered: Notify::new(),
         }
@@ -315,6 +319,7 @@ impl Presence {
         };
         status.process.clone_from(&self.process);
         status.dead = self.desk.is_dead();
+        status.other_secrets = self.other_secrets.read();
         status
     }
 
@@ -345,6 +350,7 @@ impl Presence {
             members: self.heard_of(),
             whole: false,
             dead: false,
+            other_secrets: 0,
             waits_for,
         }
     }

@@ -83,9 +83,9 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Whether a secret of clients opens the door of peers, and theirs that of clients.
+    /// Whether a secret of clients opens the door of peers, and one of theirs that of clients.
     pub(crate) fn shares_secret(&self, client: &Secret) -> bool {
-        is_same(client, &self.presence.trust.secret)
+        self.presence.trust.secrets.has(client)
     }
 
     /// Proves itself to the other nodes, and knows them, by these from now on.
@@ -104,10 +104,6 @@ impl Running {
     }
 }
 
-fn is_same(one: &Secret, other: &Secret) -> bool {
-    one.prove(&[b"same"]) == other.prove(&[b"same"])
-}
-
 /// Starts a node in the current Tokio runtime. One of a volatile cluster, which has no directory, may
 /// have to wait for others until it is a node; it answers clients and peers meanwhile.
 pub(crate) async fn start(
@@ -119,8 +115,8 @@ pub(crate) async fn start(
     let Seat { file, slot, .. } = &seat;
     let entry = file.node(*slot);
     let entry = entry.ok_or(ClusterError::NoSuchSlot { slot: *slot })?;
-    let same = |client: &Secret| is_same(client, file.peer_secret());
-    if client_secrets.iter().any(same) {
+    let mut clients = client_secrets.iter();
+    if clients.any(|client| file.peer_secrets().has(client)) {
         return Err(ClusterError::SameSecret);
     }
     if tls.is_some() != seat.peer_tls.is_some() {
@@ -142,7 +138,7 @@ pub(crate) async fn start(
     let peer_addr = listener.local_addr().map_err(listen_error)?;
     let trust = Arc::new(Trust {
         domain: file.identity(),
-        secret: file.peer_secret().clone(),
+        secrets: file.peer_secrets().clone(),
         common: file.common(),
         accept: tls.map(|tls| Arc::new(Swap::new(tls))),
         connect: seat.peer_tls.clone().map(|tls| Arc::new(Swap::new(tls))),
@@ -395,7 +391,7 @@ pub enum ClusterError {
         slot: u8,
     },
     /// Every client could then act as a node. Make another client token.
-    #[error("a client token is the same as the peer secret")]
+    #[error("a client token is the same as a peer secret")]
     SameSecret,
     /// A node keeps its part of the replicated log in a data directory. Give one. Only a volatile
     /// cluster has none, and that is said by its file.

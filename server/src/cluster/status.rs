@@ -52,6 +52,10 @@ pub struct NodeStatus {
     /// under this identity any more: make a new cluster.
     #[serde(default)]
     pub dead: bool,
+    /// Open connections of peers and operators that have proved another peer secret than the first of this node.
+    /// None on all nodes means that nobody who is there needs any but the first.
+    #[serde(default)]
+    pub other_secrets: u64,
     /// What a process without a part in the cluster waits for.
     #[serde(default)]
     pub waits_for: Option<String>,

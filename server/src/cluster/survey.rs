@@ -381,6 +381,7 @@ mod tests {
             members,
             whole: false,
             dead: false,
+            other_secrets: 0,
             waits_for: None,
         }
     }

@@ -44,7 +44,7 @@ pub(super) async fn three() -> (TempDir, Vec<Arc<Presence>>) {
         let clock = NodeClock::start(None);
         let trust = Trust {
             domain: file.identity(),
-            secret: file.peer_secret().clone(),
+            secrets: file.peer_secrets().clone(),
             common: file.common(),
             accept: None,
             connect: None,

@@ -13,6 +13,8 @@ mod traffic;
 pub(crate) use self::histogram::{Histogram, SharedHistogram};
 pub(crate) use self::tally::{Tally, micros};
 pub(crate) use self::text::Page;
+#[cfg(feature = "cluster")]
+pub(crate) use self::traffic::Count;
 pub(crate) use self::traffic::{Closed, Traffic};
 
 use highwater_protocol::ErrorCode;

@@ -143,6 +143,7 @@ async fn every_node_shows_the_same_locks_and_its_own_part_in_the_cluster() {
             ("highwater_cluster_leader ", leader.into()),
             ("highwater_cluster_voters ", 3.0),
             ("highwater_cluster_dead ", 0.0),
+            ("highwater_cluster_other_secrets ", 0.0),
             ("highwater_cluster_reigns_total ", leads),
         ] {
             assert_eq!(metric(server, series).await, expected, "{slot} {series}");

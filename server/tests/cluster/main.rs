@@ -22,6 +22,7 @@ mod published;
 mod replace;
 mod resize;
 mod restarts;
+mod secrets;
 mod secure;
 mod snapshots;
 mod volatile;

@@ -6,14 +6,18 @@
 //!            · slot u8 and generation u64 of the acceptor · domain 32 · nonce 16 · proof 32
 //! acceptor:  verdict u8 · proof 32
 //! ```
-//! A proof is HMAC-SHA256 with the peer secret over what all nodes must have in common, a label of
-//! the side and everything that has been said, the verdict included. Both nonces are fresh, so nothing can be replayed, and the
+//! A proof is HMAC-SHA256 with a peer secret over what all nodes must have in common, a label of
+//! the side and everything that has been said, the verdict included. The initiator takes the first of its [secrets](super::secrets), and
+//! the acceptor proves the same one, if it has it. Both nonces are fresh, so nothing can be replayed, and the
 //! labels differ from each other and from those of clients, so no answer serves in another place.
 //! An operator has slot 255 and generation 0, and a process that speaks for no node, because it may not be one
 //! yet, has its slot and generation 0. Both may name generation 0 for whichever node there is.
 //! A verdict other than 1 says why not: 0 wrong secret, 2 another domain, 3 for another node, 4
 //! version.
 
+use std::fmt;
+
+use highwater_protocol::Secret;
 use highwater_protocol::handshake::Slot;
 use subtle::ConstantTimeEq as _;
 
@@ -49,6 +53,24 @@ impl Caller {
     fn takes_any(self) -> bool {
         !matches!(self, Self::Node(_))
     }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(member) => member.fmt(f),
+            Self::Operator => f.write_str("an operator"),
+            Self::Process(slot) => write!(f, "the process of slot {}", slot.get()),
+        }
+    }
+}
+
+/// Who was let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cluster) struct Entrant {
+    pub(in crate::cluster) caller: Caller,
+    /// Whether it has proved the secret with which this node calls others, and not another one.
+    pub(in crate::cluster) proved_first: bool,
 }
 
 /// Whom a connection is for.
@@ -165,7 +187,7 @@ pub(in crate::cluster) fn answer(
     bytes.u64(callee.generation.unwrap_or(0));
     bytes.put(trust.domain.as_bytes());
     bytes.put(&nonce);
-    let proof = trust.prove(&[INITIATOR, hello, &bytes]);
+    let proof = (trust.secrets.first()).prove(&trust.proved(&[INITIATOR, hello, &bytes]));
     bytes.put(&proof);
     Ok((bytes, there))
 }
@@ -176,25 +198,32 @@ pub(in crate::cluster) fn judge(
     answer: &[u8; ANSWER_BYTES],
     own: Member,
     trust: &Trust,
-) -> (Vec<u8>, Result<Caller, Refused>) {
-    let judged = judged(hello, answer, own, trust);
+) -> (Vec<u8>, Result<Entrant, Refused>) {
+    let (said, proof) = answer.split_at(ANSWER_BYTES - 32);
+    let proved = trust.proved(&[INITIATOR, hello, said]);
+    let (judged, secret) = match trust.secrets.find(&proved, proof) {
+        Some((place, secret)) => {
+            let entrant = |caller| Entrant {
+                caller,
+                proved_first: place == 0,
+            };
+            (judged(said, own, trust).map(entrant), secret)
+        }
+        None => (Err(Refused::Secret), trust.secrets.first()),
+    };
     let code = judged.map_or_else(Refused::code, |_| 1);
     let mut bytes = vec![code];
-    bytes.put(&trust.prove(&[ACCEPTOR, hello, answer, &[code]]));
+    bytes.put(&verdict(hello, answer, &[code], trust, secret));
     (bytes, judged)
 }
 
-fn judged(
-    hello: &[u8],
-    answer: &[u8; ANSWER_BYTES],
-    own: Member,
-    trust: &Trust,
-) -> Result<Caller, Refused> {
-    let (said, proof) = answer.split_at(ANSWER_BYTES - 32);
-    let expected = trust.prove(&[INITIATOR, hello, said]);
-    if !bool::from(expected.ct_eq(proof)) {
-        return Err(Refused::Secret);
-    }
+/// The acceptor's proof.
+fn verdict(hello: &[u8], answer: &[u8], code: &[u8], trust: &Trust, secret: &Secret) -> [u8; 32] {
+    secret.prove(&trust.proved(&[ACCEPTOR, hello, answer, code]))
+}
+
+/// Who says this, after it has proved a secret.
+fn judged(said: &[u8], own: Member, trust: &Trust) -> Result<Caller, Refused> {
     let mut reader = Reader::new(said, "peer answer");
     let version = reader.u16()?;
     if !(LOWEST_VERSION..=VERSION).contains(&version) {
@@ -226,7 +255,7 @@ pub(in crate::cluster) fn check(
     trust: &Trust,
 ) -> Result<(), Refused> {
     let (code, proof) = verdict.split_at(1);
-    let expected = trust.prove(&[ACCEPTOR, hello, answer, code]);
+    let expected = self::verdict(hello, answer, code, trust, trust.secrets.first());
     if !bool::from(expected.ct_eq(proof)) {
         return Err(Refused::Secret);
     }
@@ -239,86 +268,126 @@ pub(in crate::cluster) fn check(
 #[cfg(test)]
 mod tests {
     use highwater_lock::Domain;
-    use highwater_protocol::Secret;
 
     use super::*;
+    use crate::cluster::peer::secrets::PeerSecrets;
 
     const DOMAIN: Domain = Domain::from_bytes([1; 32]);
+    const OURS: &str = "a peer secret, ours";
 
     fn member(slot: u8, generation: u64) -> Member {
         let slot = Slot::new(slot).unwrap();
         Member { slot, generation }
     }
 
-    fn trust(text: &str, domain: Domain) -> Trust {
+    fn trust(texts: &[&str], domain: Domain) -> Trust {
+        let secret = |text: &str| Secret::new(text.as_bytes()).unwrap();
+        let mut secrets = PeerSecrets::new(secret(texts[0]));
+        for text in &texts[1..] {
+            secrets.add(secret(text)).unwrap();
+        }
         Trust {
             domain,
-            secret: Secret::new(text.as_bytes()).unwrap(),
+            secrets,
             common: vec![1],
             accept: None,
             connect: None,
         }
     }
 
-    fn run(
-        caller: Caller,
-        callee: Callee,
-        domain: Domain,
-        other: &str,
-    ) -> (Result<Caller, Refused>, Result<(), Refused>) {
+    /// What the one who is called makes of the caller, and the caller of that.
+    type Outcome = (Result<Entrant, Refused>, Result<(), Refused>);
+
+    fn run(caller: Caller, callee: Callee, theirs: &Trust, ours: &Trust) -> Outcome {
         let own = member(1, 4);
-        let ours = trust("a peer secret, ours", DOMAIN);
-        let theirs = trust(other, domain);
         let hello: [u8; HELLO_BYTES] = hello(own, [7; 16]).try_into().unwrap();
-        let (answer, _) = match answer(&hello, caller, callee, &theirs, [8; 16]) {
+        let (answer, _) = match answer(&hello, caller, callee, theirs, [8; 16]) {
             Ok(answer) => answer,
             Err(refused) => return (Err(refused), Err(refused)),
         };
         let answer: [u8; ANSWER_BYTES] = answer.try_into().unwrap();
-        let (verdict, judged) = judge(&hello, &answer, own, &ours);
+        let (verdict, judged) = judge(&hello, &answer, own, ours);
         let verdict = verdict.try_into().unwrap();
-        (judged, check(&hello, &answer, &verdict, &theirs))
+        (judged, check(&hello, &answer, &verdict, theirs))
+    }
+
+    fn entered(caller: Caller, proved_first: bool) -> Outcome {
+        let entrant = Entrant {
+            caller,
+            proved_first,
+        };
+        (Ok(entrant), Ok(()))
     }
 
     #[test]
     fn only_who_knows_the_secret_and_means_this_node_gets_in() {
-        let ours = "a peer secret, ours";
+        let ours = trust(&[OURS], DOMAIN);
         let caller = Caller::Node(member(0, 2));
         let callee = Callee::from(member(1, 4));
-        assert_eq!(run(caller, callee, DOMAIN, ours), (Ok(caller), Ok(())));
         let any = Callee {
             generation: None,
             ..callee
         };
-        let operator = Caller::Operator;
-        assert_eq!(run(operator, any, DOMAIN, ours), (Ok(operator), Ok(())));
         let process = Caller::Process(Slot::new(2).unwrap());
-        assert_eq!(run(process, any, DOMAIN, ours), (Ok(process), Ok(())));
-        let other = Domain::from_bytes([2; 32]);
+        for (caller, callee) in [(caller, callee), (Caller::Operator, any), (process, any)] {
+            let outcome = run(caller, callee, &ours, &ours);
+            assert_eq!(outcome, entered(caller, true));
+        }
+        let strange = trust(&["a peer secret, not ours"], DOMAIN);
+        let other = trust(&[OURS], Domain::from_bytes([2; 32]));
         for (outcome, refused) in [
+            (run(caller, callee, &strange, &ours), Refused::Secret),
+            (run(caller, callee, &other, &ours), Refused::Domain),
             (
-                run(caller, callee, DOMAIN, "a peer secret, not ours"),
-                Refused::Secret,
-            ),
-            (run(caller, callee, other, ours), Refused::Domain),
-            (
-                run(caller, member(1, 3).into(), DOMAIN, ours),
+                run(caller, member(1, 3).into(), &ours, &ours),
                 Refused::Node,
             ),
             (
-                run(caller, member(2, 4).into(), DOMAIN, ours),
+                run(caller, member(2, 4).into(), &ours, &ours),
                 Refused::Node,
             ),
-            (run(caller, any, DOMAIN, ours), Refused::Node),
+            (run(caller, any, &ours, &ours), Refused::Node),
         ] {
             assert_eq!(outcome, (Err(refused), Err(refused)));
+        }
+    }
+
+    /// Nodes that are one step of a change apart let each other in; those that are two apart do not.
+    #[test]
+    fn each_secret_of_the_one_who_is_called_opens_and_only_the_first_of_the_caller_is_proved() {
+        let (old, new) = ("a peer secret, old", "a peer secret, new");
+        let rounds: [&[&str]; 4] = [&[old], &[old, new], &[new, old], &[new]];
+        let rounds = rounds.map(|texts| trust(texts, DOMAIN));
+        let caller = Caller::Node(member(0, 2));
+        let secret = (Err(Refused::Secret), Err(Refused::Secret));
+        let expected = [
+            // Called by: old      old, new                new, old                new
+            [entered(caller, true), entered(caller, true), secret, secret],
+            [
+                entered(caller, true),
+                entered(caller, true),
+                entered(caller, false),
+                entered(caller, false),
+            ],
+            [
+                entered(caller, false),
+                entered(caller, false),
+                entered(caller, true),
+                entered(caller, true),
+            ],
+            [secret, secret, entered(caller, true), entered(caller, true)],
+        ];
+        for (ours, expected) in rounds.iter().zip(expected) {
+            let callers = rounds.iter();
+            let outcomes = callers.map(|theirs| run(caller, member(1, 4).into(), theirs, ours));
+            assert_eq!(outcomes.collect::<Vec<_>>(), expected, "{ours:?}");
         }
     }
 
     /// A dead generation cannot be mistaken, even by a caller that does not look at the hello.
     #[test]
     fn an_answer_that_was_made_for_another_node_is_refused_by_this_one() {
-        let ours = trust("a peer secret, ours", DOMAIN);
+        let ours = trust(&[OURS], DOMAIN);
         let old: [u8; HELLO_BYTES] = hello(member(1, 3), [7; 16]).try_into().unwrap();
         let caller = Caller::Node(member(0, 2));
         let callee = member(1, 3).into();

@@ -249,6 +249,7 @@ mod tests {
     use super::*;
     use crate::cluster::peer::frame::{self, CLOCK};
     use crate::cluster::peer::handshake::ANSWER_BYTES;
+    use crate::cluster::peer::secrets::PeerSecrets;
     use crate::cluster::types::Member;
 
     const LIMIT: Duration = Duration::from_secs(60);
@@ -267,9 +268,10 @@ mod tests {
         async fn start(stale: Duration) -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap().to_string();
+            let secret = Secret::new(b"a secret of these tests alone");
             let trust = Arc::new(Trust {
                 domain: Domain::from_bytes([1; 32]),
-                secret: Secret::new(b"a secret of these tests alone").unwrap(),
+                secrets: PeerSecrets::new(secret.unwrap()),
                 common: Vec::new(),
                 accept: None,
                 connect: None,

@@ -4,6 +4,7 @@
 //! engine's appends depend on that.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use super::frame::{
     PRE_VOTE, PROMOTE, REMOVE, REPLACE, SNAPSHOT, STATUS, STEP_DOWN, TRANSFER, UNKNOWN, VOTE,
     between,
 };
-use super::handshake::{self, ANSWER_BYTES, Caller, Refused};
+use super::handshake::{self, ANSWER_BYTES, Caller, Entrant, Refused};
 use super::{Stream, buffered};
 use crate::cluster::bytes::{Malformed, Put as _, Reader};
 use crate::cluster::clocks::{self, ClockHealth};
@@ -41,7 +42,7 @@ pub(in crate::cluster) async fn accept(listener: TcpListener, presence: Arc<Pres
                 Ok((tcp, peer)) if connections.len() < MOST_CONNECTIONS => {
                     let presence = Arc::clone(&presence);
                     connections.spawn(async move {
-                        match serve(&presence, tcp).await {
+                        match serve(&presence, tcp, peer).await {
                             Ok(()) => {}
                             Err(error @ (PeerError::Refused(_) | PeerError::Frame(
                                 FrameError::Elsewhere | FrameError::TooLong | FrameError::Malformed(_),
@@ -60,12 +61,18 @@ pub(in crate::cluster) async fn accept(listener: TcpListener, presence: Arc<Pres
     }
 }
 
-async fn serve(presence: &Presence, tcp: TcpStream) -> Result<(), PeerError> {
+async fn serve(presence: &Presence, tcp: TcpStream, peer: SocketAddr) -> Result<(), PeerError> {
     socket::configure(&tcp, STALL_TIME);
     // Who this process is may change; what was sent to the one that it was is not for the other.
     let own = presence.known_as();
     let entered = timeout(HANDSHAKE_TIME, enter(presence, own, tcp)).await;
-    let (mut stream, caller) = entered.map_err(|_| PeerError::TooSlow)??;
+    let (mut stream, entrant) = entered.map_err(|_| PeerError::TooSlow)??;
+    let caller = entrant.caller;
+    // An operator who changes the secret wants to know who is not there yet.
+    let _counted = (!entrant.proved_first).then(|| {
+        tracing::info!(%caller, %peer, "a peer proves another secret than the first of this node");
+        presence.other_secrets.hold()
+    });
     let ends = between(presence.trust.domain, caller, own);
     let mut incoming = None;
     while let Some(request) = frame::read(&mut *stream, ends).await? {
@@ -93,7 +100,7 @@ async fn enter(
     presence: &Presence,
     own: Member,
     tcp: TcpStream,
-) -> Result<(Box<dyn Stream>, Caller), PeerError> {
+) -> Result<(Box<dyn Stream>, Entrant), PeerError> {
     let trust = &presence.trust;
     let mut stream: Box<dyn Stream> = match &trust.accept {
         None => buffered(tcp),
@@ -108,10 +115,10 @@ async fn enter(
     stream.flush().await?;
     let mut answer = [0; ANSWER_BYTES];
     stream.read_exact(&mut answer).await?;
-    let (verdict, caller) = handshake::judge(&hello, &answer, own, trust);
+    let (verdict, entrant) = handshake::judge(&hello, &answer, own, trust);
     stream.write_all(&verdict).await?;
     stream.flush().await?;
-    Ok((stream, caller?))
+    Ok((stream, entrant?))
 }
 
 /// A snapshot that has come in part.
