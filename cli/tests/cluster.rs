@@ -1,6 +1,8 @@
 //! A cluster of real processes: killed, restarted, and with a disk that takes nothing more.
 #![cfg(unix)]
 
+#[path = "cluster/secrets.rs"]
+mod secrets;
 mod serving;
 #[path = "cluster/volatile.rs"]
 mod volatile;
