@@ -28,3 +28,4 @@ mod snapshots;
 mod volatile;
 mod volatile_lost;
 mod volatile_resize;
+mod volatile_resize_lost;

@@ -349,6 +349,12 @@ impl Nodes {
         });
     }
 
+    /// Holds back everything between these two.
+    pub(crate) fn part(&self, one: u8, other: u8) {
+        self.cuts
+            .send_modify(|there| there.cuts.extend([(one, other), (other, one)]));
+    }
+
     /// Holds back what this node says to the others.
     pub(crate) fn mute(&self, slot: u8) {
         let others = (0..5).filter(|other| *other != slot);

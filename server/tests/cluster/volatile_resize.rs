@@ -29,7 +29,7 @@ async fn ask<T>(
 }
 
 /// The one that says that it leads, whatever processes without a part in the cluster know.
-async fn leader(nodes: &Nodes) -> u8 {
+pub(crate) async fn leader(nodes: &Nodes) -> u8 {
     eventually("somebody leads", async || {
         let mut slots = nodes.slots();
         slots.find(|slot| status(nodes, *slot).role == NodeRole::Leader)
@@ -38,7 +38,7 @@ async fn leader(nodes: &Nodes) -> u8 {
 }
 
 /// Waits until the leader says that these vote, and nobody else is a member.
-async fn vote(nodes: &Nodes, wanted: &[u8]) {
+pub(crate) async fn vote(nodes: &Nodes, wanted: &[u8]) {
     eventually("the right ones vote", async || {
         let leader = status(nodes, leader(nodes).await);
         let members = leader.members.filter(|_| leader.whole)?;
@@ -49,20 +49,27 @@ async fn vote(nodes: &Nodes, wanted: &[u8]) {
     .await;
 }
 
-async fn open_slots(nodes: &Nodes) -> Vec<u64> {
+pub(crate) async fn open_slots(nodes: &Nodes) -> Vec<u64> {
     let told = ask(nodes, "slots are opened", async |leader| {
         cluster::grow(&nodes.file, leader, None).await
     });
     told.await.iter().map(|place| place.generation).collect()
 }
 
-/// Three nodes with a file of three, one of which lets in whom it does not know, and two that came later. Nobody
-/// asks for the two to vote.
-async fn grown() -> Nodes {
+/// Three nodes with a file of three, and addresses for two more.
+pub(crate) async fn three_that_are_to_be_five() -> Nodes {
     let mut nodes = Nodes::volatile(3).await;
+    whole(&nodes).await;
     let old = nodes.file.clone();
     nodes.know_five().await;
     nodes.told[..3].fill(old);
+    nodes
+}
+
+/// Three nodes with a file of three, one of which lets in whom it does not know, and two that came later. Nobody
+/// asks for the two to vote.
+pub(crate) async fn grown() -> Nodes {
+    let mut nodes = three_that_are_to_be_five().await;
     open_slots(&nodes).await;
     for slot in [3, 4] {
         nodes.start(slot).await;
@@ -103,7 +110,7 @@ async fn generation_of_voter(nodes: &Nodes, slot: u8) -> u64 {
     voters.find(|place| place.slot == slot).unwrap().generation
 }
 
-fn generation_of(nodes: &Nodes, slot: u8) -> u64 {
+pub(crate) fn generation_of(nodes: &Nodes, slot: u8) -> u64 {
     status(nodes, slot).generation
 }
 
@@ -169,19 +176,24 @@ async fn two_processes_come_and_two_go_and_locks_stay() {
     assert!(client.lock("kept", 0, 200).await > kept);
 }
 
-/// The leader is where the file of a process that has lost its memory has nobody.
-#[tokio::test]
-async fn a_process_with_an_old_file_finds_the_others() {
-    let mut nodes = grown().await;
+/// Has one of the two lead that came later.
+pub(crate) async fn new_one_leads(nodes: &Nodes) -> u8 {
     eventually("a new node leads", async || {
-        let leader = whole(&nodes).await;
+        let leader = whole(nodes).await;
         if leader > 2 {
-            return Some(());
+            return Some(leader);
         }
         let _ = cluster::step_down(&nodes.file, leader, None).await;
         None
     })
-    .await;
+    .await
+}
+
+/// The leader is where the file of a process that has lost its memory has nobody.
+#[tokio::test]
+async fn a_process_with_an_old_file_finds_the_others() {
+    let mut nodes = grown().await;
+    new_one_leads(&nodes).await;
     nodes.kill(0);
     nodes.start(0).await;
     eventually("it is let in", async || {

@@ -1,0 +1,186 @@
+//! Volatile clusters that lose a process while they grow from three nodes to five, or that only one process knows
+//! the way in.
+
+use highwater_server::cluster::{Members, Place};
+use tokio::time::timeout;
+
+use crate::nodes::{LIMIT, Nodes, eventually};
+use crate::peer::{PRE_VOTE, Peer, VOTE, irresistible};
+use crate::volatile::{status, whole};
+use crate::volatile_resize::{
+    generation_of, grown, leader, new_one_leads, open_slots, three_that_are_to_be_five, vote,
+};
+
+/// Who votes, as the leader has it and a majority has agreed on.
+async fn voters_are(nodes: &Nodes, wanted: &[(u8, u64)]) {
+    eventually("these vote", async || {
+        let members = status(nodes, leader(nodes).await).members?;
+        let mut voters = voters(&members)?;
+        voters.sort_unstable();
+        let wanted = wanted.iter().map(|(slot, generation)| (*slot, *generation));
+        voters.into_iter().eq(wanted).then_some(())
+    })
+    .await;
+}
+
+/// Those on whom a majority has agreed, unless they are changing.
+fn voters(members: &Members) -> Option<Vec<(u8, u64)>> {
+    let of = |place: &Place| (place.slot, place.generation);
+    match &members.voters[..] {
+        [voters] if members.committed => Some(voters.iter().map(of).collect()),
+        _ => None,
+    }
+}
+
+/// Nobody gives a vote to a process under a name that is dead.
+async fn is_heard_by_nobody(nodes: &Nodes, dead: (u8, u64)) {
+    for slot in nodes.slots() {
+        let address = nodes.server(slot).peer_addr().unwrap();
+        let to = (slot, generation_of(nodes, slot));
+        let mut peer = Peer::open(nodes, address, dead, to).await.unwrap();
+        for kind in [VOTE, PRE_VOTE] {
+            let refused = peer.call(kind, &irresistible(dead)).await.unwrap_err();
+            assert!(refused.contains("taken this slot over"), "{refused}");
+        }
+    }
+}
+
+/// The slots are open, and the first leader dies before anybody knocks, the second one when one of two has been
+/// let in.
+#[tokio::test]
+async fn a_leader_that_dies_between_the_steps_of_growing_leaves_them_to_the_next_one() {
+    let mut nodes = three_that_are_to_be_five().await;
+    let kept = nodes.lock("kept", 200).await;
+    let opened = open_slots(&nodes).await;
+    let mut generations = [1, 1, 1, opened[0] + 1, opened[1] + 1];
+
+    let first = leader(&nodes).await;
+    nodes.kill(first);
+    nodes.leader().await;
+    assert_eq!(open_slots(&nodes).await, opened);
+    nodes.is_taken("kept").await;
+    nodes.start(first).await;
+    generations[usize::from(first)] += 1;
+    voters_are(&nodes, &places(&generations[..3])).await;
+    is_heard_by_nobody(&nodes, (first, 1)).await;
+
+    nodes.start(3).await;
+    eventually("it is let in", async || {
+        (generation_of(&nodes, 3) == generations[3]).then_some(())
+    })
+    .await;
+    let second = leader(&nodes).await;
+    let dead = (second, generations[usize::from(second)]);
+    nodes.kill(second);
+    nodes.leader().await;
+    assert_eq!(open_slots(&nodes).await, [generations[3], opened[1]]);
+    nodes.is_taken("kept").await;
+    nodes.start(second).await;
+    generations[usize::from(second)] += 1;
+    nodes.start(4).await;
+    vote(&nodes, &[0, 1, 2, 3, 4]).await;
+    voters_are(&nodes, &places(&generations)).await;
+    is_heard_by_nobody(&nodes, dead).await;
+    assert!(open_slots(&nodes).await.is_empty());
+    nodes.is_taken("kept").await;
+    nodes.unlock("kept", kept).await;
+    assert!(nodes.lock("kept", 200).await > kept);
+}
+
+/// These generations, by slot.
+fn places(generations: &[u64]) -> Vec<(u8, u64)> {
+    (0..).zip(generations.iter().copied()).collect()
+}
+
+/// Three nodes of which one is the leader that lets two more vote. It is gone as soon as it says so.
+async fn dies_when_they_vote(is_agreed: bool) {
+    let mut nodes = three_that_are_to_be_five().await;
+    let kept = nodes.lock("kept", 200).await;
+    let opened = open_slots(&nodes).await;
+    for slot in [3, 4] {
+        nodes.start(slot).await;
+    }
+    // No time is lost between what is seen and what is done: one thread does everything.
+    let votes = async {
+        loop {
+            tokio::task::yield_now().await;
+            let leads = leader(&nodes).await;
+            let Some(members) = status(&nodes, leads).members else {
+                continue;
+            };
+            let many = members.voters.iter().any(|voters| voters.len() == 5);
+            if many && (voters(&members).is_some() || !is_agreed) {
+                break leads;
+            }
+        }
+    };
+    let leads = timeout(LIMIT, votes).await.unwrap();
+    let mut gone = vec![leads];
+    // Of five that have agreed, a second one may go: what is left are the two new ones and one more.
+    gone.extend((0..3).find(|slot| *slot != leads && is_agreed));
+    for slot in &gone {
+        nodes.kill(*slot);
+    }
+    nodes.leader().await;
+    nodes.is_taken("kept").await;
+    for slot in &gone {
+        nodes.start(*slot).await;
+    }
+    let mut generations = [1, 1, 1, opened[0] + 1, opened[1] + 1];
+    for slot in &gone {
+        generations[usize::from(*slot)] += 1;
+    }
+    vote(&nodes, &[0, 1, 2, 3, 4]).await;
+    voters_are(&nodes, &places(&generations)).await;
+    for slot in gone {
+        is_heard_by_nobody(&nodes, (slot, 1)).await;
+    }
+    assert!(open_slots(&nodes).await.is_empty());
+    nodes.unlock("kept", kept).await;
+    assert!(nodes.lock("kept", 200).await > kept);
+}
+
+/// Perhaps nobody else has heard yet that five are to vote.
+#[tokio::test]
+async fn a_leader_that_dies_while_it_lets_two_vote_leaves_the_change_to_the_next_one() {
+    dies_when_they_vote(false).await;
+}
+
+/// Perhaps those that came have not heard yet that they vote, and without them there is no majority.
+#[tokio::test]
+async fn two_that_have_just_begun_to_vote_are_a_majority_with_one_more() {
+    dies_when_they_vote(true).await;
+}
+
+/// A process has a file of three and reaches only one other process, which is itself at the door: that one tells it
+/// of the two that came later, and one of them leads.
+#[tokio::test]
+async fn a_process_at_the_door_tells_another_one_where_the_members_are() {
+    let mut nodes = grown().await;
+    let leads = new_one_leads(&nodes).await;
+    nodes.kill(0);
+    // It hears of the members from the others, and nobody can let it in.
+    nodes.part(0, leads);
+    nodes.start(0).await;
+    eventually("it has heard of the five", async || {
+        let members = status(&nodes, 0).members?;
+        (members.addresses.len() == 5).then_some(())
+    })
+    .await;
+    nodes.kill(1);
+    for other in [2, 7 - leads] {
+        nodes.part(1, other);
+    }
+    nodes.start(1).await;
+    eventually("it is let in", async || {
+        (generation_of(&nodes, 1) == 2).then_some(())
+    })
+    .await;
+    assert_eq!(generation_of(&nodes, 0), 0);
+    nodes.heal();
+    let leads = whole(&nodes).await;
+    let members = status(&nodes, leads).members.unwrap();
+    let mut voters = voters(&members).unwrap();
+    voters.sort_unstable();
+    assert_eq!(voters[..3], [(0, 2), (1, 2), (2, 1)]);
+}
