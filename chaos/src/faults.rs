@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use tokio::time::sleep;
 
 use crate::Failure;
-use crate::network::{Rules, address, clients};
+use crate::network::{PLACES, Rules, address, clients};
 use crate::nodes::Nodes;
 use crate::random::Random;
 use crate::workload::LONGEST_LEASE;
@@ -40,12 +40,13 @@ pub(crate) enum Fault {
     RollingRestart,
     ReplaceLeader,
     ReplaceAll,
+    GrowAndShrink,
 }
 
 impl Fault {
     /// All of them, each a scenario of its own. A node whose clock ran wrong is distrusted for a while, so
     /// these come last in the tour.
-    pub(crate) const ALL: [Self; 24] = [
+    pub(crate) const ALL: [Self; 25] = [
         Self::KillLeader,
         Self::KillFollower,
         Self::KillAll,
@@ -67,6 +68,7 @@ impl Fault {
         Self::RollingRestart,
         Self::ReplaceLeader,
         Self::ReplaceAll,
+        Self::GrowAndShrink,
         Self::WallClock,
         Self::SlowClock,
         Self::FastClock,
@@ -146,6 +148,10 @@ impl Fault {
                 "replace-all",
                 "every node killed, its disk lost, and replaced, one after the other",
             ),
+            Self::GrowAndShrink => (
+                "grow-and-shrink",
+                "two nodes come and any two of the five go, and one is killed or frozen meanwhile",
+            ),
         }
     }
 
@@ -169,7 +175,7 @@ impl Fault {
     pub(crate) fn combines(self) -> bool {
         !matches!(
             self,
-            Self::RollingRestart | Self::ReplaceLeader | Self::ReplaceAll
+            Self::RollingRestart | Self::ReplaceLeader | Self::ReplaceAll | Self::GrowAndShrink
         )
     }
 }
@@ -179,8 +185,8 @@ impl Fault {
 pub(crate) struct Drops(Vec<Rules>);
 
 impl Drops {
-    pub(crate) fn none(nodes: &Nodes) -> Self {
-        Self(nodes.all().map(|_| Rules::default()).collect())
+    pub(crate) fn none() -> Self {
+        Self((0..PLACES).map(|_| Rules::default()).collect())
     }
 
     fn at(&mut self, slot: u8) -> &mut Rules {
@@ -192,7 +198,7 @@ impl Drops {
     }
 
     async fn apply(&self, nodes: &Nodes) -> Result<(), Failure> {
-        for (slot, rules) in nodes.all().zip(&self.0) {
+        for (slot, rules) in (0..PLACES).zip(&self.0) {
             nodes.network().drop_at(slot, rules).await?;
         }
         Ok(())
@@ -200,7 +206,7 @@ impl Drops {
 
     /// Nothing is dropped any more.
     pub(crate) async fn clear(&mut self, nodes: &Nodes) -> Result<(), Failure> {
-        *self = Self::none(nodes);
+        *self = Self::none();
         self.apply(nodes).await
     }
 }
@@ -308,6 +314,7 @@ pub(crate) async fn inject(
                 nodes.whole().await?;
             }
         }
+        Fault::GrowAndShrink => nodes.grow_and_shrink(random).await?,
     }
     drops.apply(nodes).await
 }

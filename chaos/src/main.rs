@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     let done = runtime.map_err(Failure::from).and_then(|runtime| {
         runtime.block_on(async {
             match (&options.inside, &options.proxy) {
-                (_, Some(file)) => proxy::run(options.nodes, file).await,
+                (_, Some(file)) => proxy::run(file).await,
                 (None, None) => outer::run(&options).await,
                 (Some(inside), None) => run::run(&options, inside).await,
             }

@@ -15,19 +15,18 @@ use crate::process::{run, run_with};
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     tag: String,
-    nodes: u8,
 }
 
 const PREFIX: &str = "hwchaos";
 
 impl Network {
     /// The network of this outer process.
-    pub(crate) fn new(outer: u32, nodes: u8) -> Self {
+    pub(crate) fn new(outer: u32) -> Self {
         let tag = format!("{PREFIX}{outer}");
-        Self { tag, nodes }
+        Self { tag }
     }
 
-    /// The namespace of a node.
+    /// The namespace of a node. There is one for each place, also where no node is yet.
     pub(crate) fn node(&self, slot: u8) -> String {
         format!("{}-n{slot}", self.tag)
     }
@@ -42,7 +41,7 @@ impl Network {
     }
 
     fn all(&self) -> Vec<String> {
-        let nodes = (0..self.nodes).map(|slot| self.node(slot));
+        let nodes = (0..PLACES).map(|slot| self.node(slot));
         nodes.chain([self.clients(), self.bridge()]).collect()
     }
 
@@ -56,7 +55,7 @@ impl Network {
         let link = ["ip", "-n", &bridge, "link"];
         run(&[&link[..], &["add", "br0", "type", "bridge"]].concat()).await?;
         run(&[&link[..], &["set", "br0", "up"]].concat()).await?;
-        let nodes = (0..self.nodes).map(|slot| (self.node(slot), address(slot)));
+        let nodes = (0..PLACES).map(|slot| (self.node(slot), address(slot)));
         for (place, (name, address)) in nodes.chain([(self.clients(), CLIENTS)]).enumerate() {
             let port = format!("p{place}");
             let at = ["ip", "-n", &name];
@@ -115,6 +114,9 @@ async fn take_away(name: &str) {
 pub(crate) const fn address(slot: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 99, 0, 10 + slot)
 }
+
+/// How many nodes a cluster can have.
+pub(crate) const PLACES: u8 = 5;
 
 const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 

@@ -1,5 +1,8 @@
 //! The processes of a cluster.
 
+mod resize;
+
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,7 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Failure;
-use crate::network::{Network, address};
+use crate::network::{Network, PLACES, address};
 use crate::options::Options;
 use crate::process;
 use crate::proxy::{PEERS, local};
@@ -35,6 +38,9 @@ pub(crate) struct Nodes {
     random: Random,
     has_proxies: bool,
     proxies: Vec<Child>,
+    /// The slots that are part of the cluster.
+    members: BTreeSet<u8>,
+    /// All places, also those that have no node.
     slots: Vec<Node>,
     readers: Vec<JoinHandle<()>>,
 }
@@ -47,6 +53,8 @@ struct Node {
     generation: u64,
     /// It was made to end: with a full disk, say.
     may_end: bool,
+    /// It is to be removed: it has to end by itself, and does not start again.
+    leaves: bool,
     stopped: bool,
 }
 
@@ -61,18 +69,13 @@ impl Nodes {
         recorder: Arc<Recorder>,
         trace: Arc<Trace>,
     ) -> Result<Self, Failure> {
-        let addresses: Vec<NodeAddresses> = (0..options.nodes)
-            .map(|slot| NodeAddresses {
-                clients: format!("{}:5225", address(slot)),
-                peers: format!("{}:{PEERS}", address(slot)),
-            })
-            .collect();
+        let addresses: Vec<NodeAddresses> = (0..options.nodes).map(addresses).collect();
         let mode = match options.volatile {
             true => ClusterMode::Volatile,
             false => ClusterMode::Durable,
         };
         let made = ClusterFile::create_as(mode, work.join("files"), &addresses)?;
-        for slot in 0..options.nodes {
+        for slot in 0..PLACES {
             // Only seen by what runs in here, and gone with it.
             let disk = work.join(format!("disk-{slot}"));
             std::fs::create_dir_all(&disk)?;
@@ -86,10 +89,10 @@ impl Nodes {
                 std::fs::copy(path, files.join(name))?;
             }
             if options.has_proxies() {
-                lead_through_proxies(&files.join("cluster.toml"), options.nodes)?;
+                lead_through_proxies(&files.join("cluster.toml"))?;
             }
         }
-        let slots = (0..options.nodes).map(|_| Node {
+        let slots = (0..PLACES).map(|_| Node {
             generation: 1,
             ..Node::default()
         });
@@ -104,6 +107,7 @@ impl Nodes {
             random,
             has_proxies: options.has_proxies(),
             proxies: Vec::new(),
+            members: (0..options.nodes).collect(),
             slots: slots.collect(),
             readers: Vec::new(),
         })
@@ -113,9 +117,9 @@ impl Nodes {
         &self.network
     }
 
-    /// All slots.
+    /// All slots that are part of the cluster.
     pub(crate) fn all(&self) -> impl Iterator<Item = u8> + use<> {
-        0..u8::try_from(self.slots.len()).unwrap_or(u8::MAX)
+        self.members.clone().into_iter()
     }
 
     fn is_durable(&self) -> bool {
@@ -290,7 +294,11 @@ impl Nodes {
             let ended: Option<ExitStatus> = process.try_wait()?;
             let Some(status) = ended else { continue };
             node.process = None;
-            if !node.may_end || status.success() {
+            let as_expected = match status.success() {
+                true => node.leaves,
+                false => node.may_end,
+            };
+            if !as_expected {
                 return Err(format!("node {slot} has ended by itself with {status}").into());
             }
         }
@@ -379,7 +387,8 @@ impl Nodes {
             let leader = statuses.iter().find(|node| node.role == NodeRole::Leader);
             if let Some(leader) = leader
                 && leader.whole
-                && statuses.len() == self.slots.len()
+                && leader.voters.iter().copied().collect::<BTreeSet<u8>>() == self.members
+                && statuses.len() == self.members.len()
                 && statuses.iter().all(|node| node.leader == Some(leader.slot))
             {
                 return Ok(());
@@ -393,11 +402,15 @@ impl Nodes {
 
     /// Starts the proxies of all nodes, if they have some.
     fn start_proxies(&mut self) -> Result<(), Failure> {
-        for slot in self.all().filter(|_| self.has_proxies) {
+        if !self.has_proxies {
+            return Ok(());
+        }
+        // And those of the operator, who tells where new nodes are, and is in no namespace of a node.
+        let nodes = (0..PLACES).map(|slot| self.network.node(slot));
+        for name in nodes.chain([self.network.clients()]) {
             let mut command = Command::new("ip");
-            command.args(["netns", "exec", &self.network.node(slot)]);
+            command.args(["netns", "exec", &name]);
             command.arg(std::env::current_exe()?);
-            command.args(["--nodes", &self.slots.len().to_string()]);
             command.arg("--proxy").arg(self.work.join("delay"));
             self.proxies.push(command.stdin(Stdio::null()).spawn()?);
         }
@@ -412,7 +425,7 @@ impl Nodes {
         }
         let begun = Instant::now();
         // The first ones may not listen yet.
-        while self.statuses().await.len() < self.slots.len() {
+        while self.statuses().await.len() < self.members.len() {
             self.look()?;
             if begun.elapsed() > HEALING {
                 return Err("the nodes do not start".into());
@@ -425,11 +438,11 @@ impl Nodes {
 
     /// Ends all nodes in an orderly way, and reads what they said to the end.
     pub(crate) async fn end(&mut self) -> Result<(), Failure> {
-        for slot in self.all() {
+        for slot in 0..PLACES {
             self.signal(slot, Signal::SIGCONT)?;
             self.signal(slot, Signal::SIGTERM)?;
         }
-        for slot in self.all() {
+        for slot in 0..PLACES {
             self.terminate(slot).await?;
         }
         for reader in self.readers.drain(..) {
@@ -439,10 +452,18 @@ impl Nodes {
     }
 }
 
+/// Where the node of a slot is.
+fn addresses(slot: u8) -> NodeAddresses {
+    NodeAddresses {
+        clients: format!("{}:5225", address(slot)),
+        peers: format!("{}:{PEERS}", address(slot)),
+    }
+}
+
 /// Puts the addresses of a node's own proxies into its copy of the cluster file.
-fn lead_through_proxies(file: &Path, nodes: u8) -> Result<(), Failure> {
+fn lead_through_proxies(file: &Path) -> Result<(), Failure> {
     let mut text = std::fs::read_to_string(file)?;
-    for slot in 0..nodes {
+    for slot in 0..PLACES {
         let direct = format!("{}:{PEERS}", address(slot));
         text = text.replace(&direct, &local(slot).to_string());
     }

@@ -136,9 +136,12 @@ impl Options {
         if faults.contains(&Fault::Delay) && !self.has_proxies() {
             return false;
         }
-        let ends = faults.iter().filter(|fault| fault.ends_one()).count();
+        let ends = faults.iter();
+        let ends = ends.filter(|fault| fault.ends_one() || !fault.combines());
         !self.volatile
-            || ends <= 1 && !faults.contains(&Fault::KillAll) && !faults.contains(&Fault::FullDisk)
+            || ends.count() <= 1
+                && !faults.contains(&Fault::KillAll)
+                && !faults.contains(&Fault::FullDisk)
     }
 }
 
@@ -200,6 +203,8 @@ mod tests {
         assert!(options.allows(&[Fault::KillLeader, Fault::MuteFollower, Fault::Loss]));
         assert!(!options.allows(&[Fault::KillLeader, Fault::KillFollower]));
         assert!(!options.allows(&[Fault::KillAll]));
+        assert!(options.allows(&[Fault::GrowAndShrink]));
+        assert!(!options.allows(&[Fault::KillLeader, Fault::GrowAndShrink]));
         assert!(parse("--volatile --scenario kill-all").is_err());
     }
 

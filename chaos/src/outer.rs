@@ -28,7 +28,7 @@ pub(crate) async fn run(options: &Options) -> Result<(), Failure> {
     let mut signals = (signal(terminate)?, signal(interrupt)?);
     possible().await?;
     sweep().await?;
-    let network = Network::new(std::process::id(), options.nodes);
+    let network = Network::new(std::process::id());
     let work = tokio::select! {
         work = within(&network, options) => work,
         () = either(&mut signals) => Err("a signal has ended it".into()),
@@ -99,7 +99,7 @@ fn folder(outer: u32) -> PathBuf {
 async fn sweep() -> Result<(), Failure> {
     for outer in network::left_behind().await? {
         println!("taking away what process {outer} has left behind");
-        Network::new(outer, MOST_NODES).take_away().await;
+        Network::new(outer).take_away().await;
         let _ = std::fs::remove_dir_all(folder(outer));
     }
     Ok(())
@@ -152,6 +152,3 @@ fn repeat(options: &Options, seed: u64) -> String {
         "cargo xtask chaos --scenario {scenario} --seconds {seconds} --nodes {nodes}{volatile} --seed {seed}"
     )
 }
-
-/// How many nodes a run can have had.
-const MOST_NODES: u8 = 5;

@@ -1,7 +1,7 @@
 //! Proxies between nodes, which keep what passes for a while: there is no kernel option for that
 //! everywhere.
 //!
-//! Each node has one for each node, in its own namespace and on its own loopback, so packets of a
+//! Each node has one for each place, in its own namespace and on its own loopback, so packets of a
 //! node still come from that node, and cutting it off works as without them.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::Failure;
-use crate::network::address;
+use crate::network::{PLACES, address};
 
 /// Where the proxy of a node's own for the node in this slot listens.
 pub(crate) const fn local(slot: u8) -> SocketAddr {
@@ -28,9 +28,9 @@ pub(crate) const fn local(slot: u8) -> SocketAddr {
 
 /// Runs the proxies of one node, until the process is ended. The file has the milliseconds for which
 /// everything is kept in each direction; nothing is kept if it is not there.
-pub(crate) async fn run(nodes: u8, file: &Path) -> Result<(), Failure> {
+pub(crate) async fn run(file: &Path) -> Result<(), Failure> {
     let delay = Arc::new(AtomicU64::new(0));
-    for slot in 0..nodes {
+    for slot in 0..PLACES {
         let listener = TcpListener::bind(local(slot)).await?;
         let delay = Arc::clone(&delay);
         tokio::spawn(async move {
