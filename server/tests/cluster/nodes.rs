@@ -349,10 +349,17 @@ impl Nodes {
         });
     }
 
+    /// Holds back what one node says to another one.
+    pub(crate) fn hold(&self, from: u8, to: u8) {
+        self.cuts.send_modify(|there| {
+            there.cuts.insert((from, to));
+        });
+    }
+
     /// Holds back everything between these two.
     pub(crate) fn part(&self, one: u8, other: u8) {
-        self.cuts
-            .send_modify(|there| there.cuts.extend([(one, other), (other, one)]));
+        self.hold(one, other);
+        self.hold(other, one);
     }
 
     /// Holds back what this node says to the others.

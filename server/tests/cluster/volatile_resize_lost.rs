@@ -1,8 +1,10 @@
 //! Volatile clusters that lose a process while they grow from three nodes to five, or that only one process knows
 //! the way in.
 
-use highwater_server::cluster::{Members, Place};
-use tokio::time::timeout;
+use std::time::Duration;
+
+use highwater_server::cluster::{Members, NodeRole, Place};
+use tokio::time::{Instant, timeout};
 
 use crate::nodes::{LIMIT, Nodes, eventually};
 use crate::peer::{PRE_VOTE, Peer, VOTE, irresistible};
@@ -92,65 +94,114 @@ fn places(generations: &[u64]) -> Vec<(u8, u64)> {
     (0..).zip(generations.iter().copied()).collect()
 }
 
-/// Three nodes of which one is the leader that lets two more vote. It is gone as soon as it says so.
-async fn dies_when_they_vote(is_agreed: bool) {
+/// Waits for something that must not be seen late: one thread does everything, so nothing happens between what is
+/// seen and what is done about it.
+async fn at_once<T>(mut seen: impl FnMut() -> Option<T>) -> T {
+    let seen = async {
+        loop {
+            if let Some(seen) = seen() {
+                return seen;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, seen).await.unwrap()
+}
+
+/// The leader, if it says that five are to vote, and the others have agreed on that where it is asked for.
+fn lets_five_vote(nodes: &Nodes, is_agreed: bool) -> Option<u8> {
+    let mut all = nodes.slots().map(|slot| status(nodes, slot));
+    let leader = all.find(|status| status.role == NodeRole::Leader)?;
+    let members = leader.members?;
+    let many = members.voters.iter().any(|voters| voters.len() == 5);
+    (many && (voters(&members).is_some() || !is_agreed)).then_some(leader.slot)
+}
+
+/// These are gone, and come back: the others have gone on and lost nothing.
+async fn five_go_on_without(nodes: &mut Nodes, gone: &[u8], opened: &[u64]) {
+    nodes.leader().await;
+    nodes.is_taken("kept").await;
+    nodes.heal();
+    let mut generations = [1, 1, 1, opened[0] + 1, opened[1] + 1];
+    for slot in gone {
+        generations[usize::from(*slot)] += 1;
+        nodes.start(*slot).await;
+    }
+    vote(nodes, &[0, 1, 2, 3, 4]).await;
+    voters_are(nodes, &places(&generations)).await;
+    for slot in gone {
+        is_heard_by_nobody(nodes, (*slot, 1)).await;
+    }
+    assert!(open_slots(nodes).await.is_empty());
+}
+
+/// Nobody has agreed yet that five are to vote, or not all have heard of it.
+#[tokio::test]
+async fn a_leader_that_dies_while_it_lets_two_vote_leaves_the_change_to_the_next_one() {
     let mut nodes = three_that_are_to_be_five().await;
     let kept = nodes.lock("kept", 200).await;
     let opened = open_slots(&nodes).await;
     for slot in [3, 4] {
         nodes.start(slot).await;
     }
-    // No time is lost between what is seen and what is done: one thread does everything.
-    let votes = async {
-        loop {
-            tokio::task::yield_now().await;
-            let leads = leader(&nodes).await;
-            let Some(members) = status(&nodes, leads).members else {
-                continue;
-            };
-            let many = members.voters.iter().any(|voters| voters.len() == 5);
-            if many && (voters(&members).is_some() || !is_agreed) {
-                break leads;
-            }
-        }
-    };
-    let leads = timeout(LIMIT, votes).await.unwrap();
-    let mut gone = vec![leads];
-    // Of five that have agreed, a second one may go: what is left are the two new ones and one more.
-    gone.extend((0..3).find(|slot| *slot != leads && is_agreed));
-    for slot in &gone {
-        nodes.kill(*slot);
-    }
-    nodes.leader().await;
-    nodes.is_taken("kept").await;
-    for slot in &gone {
-        nodes.start(*slot).await;
-    }
-    let mut generations = [1, 1, 1, opened[0] + 1, opened[1] + 1];
-    for slot in &gone {
-        generations[usize::from(*slot)] += 1;
-    }
-    vote(&nodes, &[0, 1, 2, 3, 4]).await;
-    voters_are(&nodes, &places(&generations)).await;
-    for slot in gone {
-        is_heard_by_nobody(&nodes, (slot, 1)).await;
-    }
-    assert!(open_slots(&nodes).await.is_empty());
+    let leads = at_once(|| lets_five_vote(&nodes, false)).await;
+    nodes.kill(leads);
+    five_go_on_without(&mut nodes, &[leads], &opened).await;
     nodes.unlock("kept", kept).await;
     assert!(nodes.lock("kept", 200).await > kept);
 }
 
-/// Perhaps nobody else has heard yet that five are to vote.
+/// The leader dies, and one more, before those that came hear that they vote. They give their votes to the one that is
+/// left all the same.
 #[tokio::test]
-async fn a_leader_that_dies_while_it_lets_two_vote_leaves_the_change_to_the_next_one() {
-    dies_when_they_vote(false).await;
+async fn two_that_do_not_know_yet_that_they_vote_are_a_majority_with_one_more() {
+    let mut nodes = three_that_are_to_be_five().await;
+    let kept = nodes.lock("kept", 200).await;
+    let opened = open_slots(&nodes).await;
+    for slot in [3, 4] {
+        nodes.start(slot).await;
+    }
+    // They know each other, so they have caught up; from now on they do not hear the leader, who hears them.
+    let new = |slot: u8| {
+        let generation = opened[usize::from(slot - 3)] + 1;
+        move |place: &Place| (place.slot, place.generation) == (slot, generation)
+    };
+    at_once(|| {
+        let knows = |slot| {
+            let members = status(&nodes, slot).members?;
+            let mut all = members
+                .learners
+                .iter()
+                .chain(members.voters.iter().flatten());
+            Some(all.clone().any(new(3)) && all.any(new(4)))
+        };
+        (knows(3)? && knows(4)?).then_some(())
+    })
+    .await;
+    let leads = leader(&nodes).await;
+    for slot in [3, 4] {
+        nodes.hold(leads, slot);
+    }
+    let since = Instant::now();
+    let leads = at_once(|| {
+        if since.elapsed() > HEARD_FOR {
+            // This machine stood still, and the leader waits to hear from them again.
+            nodes.heal();
+        }
+        lets_five_vote(&nodes, true)
+    })
+    .await;
+    let other = (0..3).find(|slot| *slot != leads).unwrap();
+    for slot in [leads, other] {
+        nodes.kill(slot);
+    }
+    five_go_on_without(&mut nodes, &[leads, other], &opened).await;
+    nodes.unlock("kept", kept).await;
+    assert!(nodes.lock("kept", 200).await > kept);
 }
 
-/// Perhaps those that came have not heard yet that they vote, and without them there is no majority.
-#[tokio::test]
-async fn two_that_have_just_begun_to_vote_are_a_majority_with_one_more() {
-    dies_when_they_vote(true).await;
-}
+/// For how long a leader lets nodes vote that it does not hear from any more; nodes of tests are slower than others.
+const HEARD_FOR: Duration = Duration::from_millis(1_200);
 
 /// A process has a file of three and reaches only one other process, which is itself at the door: that one tells it
 /// of the two that came later, and one of them leads.
