@@ -35,6 +35,17 @@ enum Strike {
     StepDown,
 }
 
+/// When that is, where two come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// The slots are opened.
+    Opening,
+    /// They learn, and are to vote when both have caught up.
+    Learning,
+    /// They have just begun to vote.
+    Voting,
+}
+
 /// A strike, and how long after the leader was asked it comes.
 type Due = (Duration, Strike);
 
@@ -61,22 +72,22 @@ impl Nodes {
         };
         let newcomer = Strike::KillNewcomer(*random.choose(&newcomers));
         let (opening, learning) = (random.millis(0..60), random.millis(0..600));
-        // While the slots are opened, while two learn, and as soon as they vote.
-        let mut due: [Option<Due>; 3] = match random.number(0..5) {
-            0 => [Some((opening, strike)), None, None],
-            1 => [None, Some((learning, strike)), None],
-            2 => [None, Some((learning, newcomer)), None],
-            3 => [None, None, Some((Duration::ZERO, strike))],
-            _ => [None; 3],
+        let plan: Option<(Moment, Due)> = match random.number(0..5) {
+            0 => Some((Moment::Opening, (opening, strike))),
+            1 => Some((Moment::Learning, (learning, strike))),
+            2 => Some((Moment::Learning, (learning, newcomer))),
+            3 => Some((Moment::Voting, (Duration::ZERO, strike))),
+            _ => None,
         };
-        println!("          {newcomers:?} come: {due:?}");
-        self.step(Step::Open, due[0].take()).await?;
+        println!("          {newcomers:?} come; meanwhile: {plan:?}");
+        let due = |moment| plan.filter(|(when, _)| *when == moment).map(|(_, due)| due);
+        self.step(Step::Open, due(Moment::Opening)).await?;
         for slot in newcomers {
             self.members.insert(slot);
             self.start(slot)?;
         }
-        self.step(Step::LetVote, due[1].take()).await?;
-        if let Some((_, strike)) = due[2].take() {
+        self.step(Step::LetVote, due(Moment::Learning)).await?;
+        if let Some((_, strike)) = due(Moment::Voting) {
             self.strike(strike).await?;
         }
         self.whole().await
@@ -93,7 +104,7 @@ impl Nodes {
             1 => Some((after, Strike::FreezeLeader(random.millis(1_500..2_500)))),
             _ => Some((after, Strike::KillLeader)),
         };
-        println!("          {leaving:?} go: {due:?}");
+        println!("          {leaving:?} go; meanwhile: {due:?}");
         for slot in leaving {
             self.node(slot).leaves = true;
         }
