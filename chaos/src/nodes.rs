@@ -363,9 +363,14 @@ impl Nodes {
 
     /// Who leads, if somebody does.
     pub(crate) async fn leader(&self) -> Option<u8> {
-        let statuses = self.statuses().await;
-        let leaders = statuses.iter().filter(|node| node.role == NodeRole::Leader);
-        leaders.max_by_key(|node| node.term).map(|node| node.slot)
+        Some(self.leading().await?.slot)
+    }
+
+    /// What the one says that leads.
+    async fn leading(&self) -> Option<NodeStatus> {
+        let statuses = self.statuses().await.into_iter();
+        let leaders = statuses.filter(|node| node.role == NodeRole::Leader);
+        leaders.max_by_key(|node| node.term)
     }
 
     /// Starts and continues everything, and waits until all nodes follow one leader, which finds that

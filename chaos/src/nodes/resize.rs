@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use highwater_server::cluster::{
-    self, ClusterFile, Members, NodeRole, NodeStatus, OperatorError, Place,
-};
+use highwater_server::cluster::{self, ClusterFile, Members, OperatorError, Place};
 use nix::sys::signal::Signal;
 use tokio::time::sleep;
 
@@ -156,13 +154,6 @@ impl Nodes {
         }
         let statuses = self.statuses().await;
         Err(format!("{step:?} is not done: {last:?}, {statuses:?}").into())
-    }
-
-    /// What the one says that leads, if somebody does.
-    async fn leading(&self) -> Option<NodeStatus> {
-        let statuses = self.statuses().await.into_iter();
-        let leaders = statuses.filter(|node| node.role == NodeRole::Leader);
-        leaders.max_by_key(|node| node.term)
     }
 
     /// Whether a majority has agreed on it. Notes with which generations new nodes have to start.
