@@ -150,7 +150,7 @@ impl Fault {
             ),
             Self::GrowAndShrink => (
                 "grow-and-shrink",
-                "two nodes come and any two of the five go, and one is killed or frozen meanwhile",
+                "two nodes come and any two of the five go, and the leader is killed, frozen or cut off meanwhile",
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! A cluster of three that becomes one of five and goes back to three, while one of its nodes is killed or frozen.
+//! A cluster of three that becomes one of five and goes back to three, while one of its nodes is killed, frozen or cut off.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::{HEALING, Nodes, SHORT, addresses, lead_through_proxies};
 use crate::Failure;
-use crate::network::PLACES;
+use crate::network::{PLACES, Rules, address};
 use crate::random::Random;
 
 /// What the leader is asked for. Asked again, it does not do it twice.
@@ -30,6 +30,8 @@ enum Strike {
     /// Of those that come.
     KillNewcomer(u8),
     FreezeLeader(Duration),
+    /// From the other nodes. It hears the operator, and may try on its own what it was asked for.
+    CutLeaderOff(Duration),
     StepDown,
 }
 
@@ -63,11 +65,7 @@ impl Nodes {
         self.know_five()?;
         let newcomers = (0..PLACES).filter(|slot| !self.members.contains(slot));
         let newcomers: Vec<u8> = newcomers.collect();
-        let strike = match random.number(0..4) {
-            0 => Strike::FreezeLeader(random.millis(1_500..2_500)),
-            1 => Strike::StepDown,
-            _ => Strike::KillLeader,
-        };
+        let strike = of_leader(random);
         let newcomer = Strike::KillNewcomer(*random.choose(&newcomers));
         let (opening, learning) = (random.millis(0..60), random.millis(0..600));
         let plan: Option<(Moment, Due)> = match random.number(0..5) {
@@ -96,12 +94,8 @@ impl Nodes {
         let one = *random.choose(&members);
         let others: Vec<u8> = members.into_iter().filter(|slot| *slot != one).collect();
         let leaving = [one, *random.choose(&others)];
-        let after = random.millis(0..100);
-        let due = match random.number(0..4) {
-            0 => None,
-            1 => Some((after, Strike::FreezeLeader(random.millis(1_500..2_500)))),
-            _ => Some((after, Strike::KillLeader)),
-        };
+        let due = (random.millis(0..60), of_leader(random));
+        let due = random.percent(75).then_some(due);
         println!("          {leaving:?} go; meanwhile: {due:?}");
         for slot in leaving {
             self.node(slot).leaves = true;
@@ -197,6 +191,13 @@ impl Nodes {
                 sleep(span).await;
                 self.signal(leader, Signal::SIGCONT)?;
             }
+            Strike::CutLeaderOff(span) => {
+                let others = self.all().filter(|slot| *slot != leader);
+                let rules = Rules::cut_off(others.map(address));
+                self.network.drop_at(leader, &rules).await?;
+                sleep(span).await;
+                self.network.drop_at(leader, &Rules::default()).await?;
+            }
             // It may be refused: the members may be changing.
             Strike::StepDown => drop(cluster::step_down(&self.file, leader, None).await),
             Strike::KillLeader | Strike::KillNewcomer(_) => self.kill(leader)?,
@@ -235,6 +236,17 @@ impl Nodes {
             Step::Open => Ok(ClusterFile::read(self.work.join("files-0/cluster.toml"))?),
             Step::LetVote | Step::Remove(_) => Ok(self.file.clone()),
         }
+    }
+}
+
+/// Something that happens to the leader.
+fn of_leader(random: &mut Random) -> Strike {
+    let span = random.millis(1_500..2_500);
+    match random.number(0..6) {
+        0 => Strike::FreezeLeader(span),
+        1 | 2 => Strike::CutLeaderOff(span),
+        3 => Strike::StepDown,
+        _ => Strike::KillLeader,
     }
 }
 
