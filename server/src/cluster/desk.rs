@@ -247,10 +247,11 @@ impl Desk {
         state.next_batch(now)
     }
 
-    /// Whether so much was asked for that it is worth a batch of its own while another one is on its way.
-    pub(super) fn has_full_batch(&self) -> bool {
+    /// Whether what was asked for is worth a batch of its own while others are under way: so much that it
+    /// would fill one, or, together with what is in the others, so little that nobody is slowed down by it.
+    pub(super) fn has_another_batch(&self) -> bool {
         let state = self.state();
-        state.reign.as_ref().is_some_and(Reign::has_full_batch)
+        state.reign.as_ref().is_some_and(Reign::has_another_batch)
     }
 
     /// Whether others are about to ask for something too, so that the next batch should wait for them.

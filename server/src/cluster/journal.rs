@@ -15,6 +15,12 @@
 //! file is damaged, and is refused. (A last block that the disk itself has spoiled later looks like
 //! a torn end; the file system's own checks are for that.)
 //!
+//! Behind the last block there may be room: zeroes, which were written together with a block that
+//! did not fit any more. A sync of what lies in such room need not store where the file ends and
+//! what of it has been written, which costs a file system a second write. There is room only as
+//! long as one block follows the other, and for a few of them, so that a disk that takes nothing
+//! more is noticed soon, not when megabytes are used up.
+//!
 //! When most of a file is records that mean nothing any more, a new file with the rest takes its
 //! place.
 
@@ -23,12 +29,15 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use highwater_lock::Domain;
+use tokio::time::Instant;
 
 use super::bytes::{Malformed, Put as _, Reader};
 use super::codec;
 use super::types::{Entry, LogId, Vote};
+use crate::system;
 
 const MAGIC: &[u8; 6] = b"HWLOG\0";
 const VERSION: u16 = 1;
@@ -41,6 +50,11 @@ const NEW_NAME: &str = "log.new";
 const LEAST_WASTE: u64 = 16 * 1024 * 1024;
 /// How large a block of a new file gets.
 const BLOCK_BYTES: usize = 1024 * 1024;
+/// Room is made if blocks come at least this often on average.
+const ROOM_PACE: Duration = Duration::from_millis(2);
+/// There is never room for more blocks, nor with more bytes, than this.
+const MOST_ROOM_BLOCKS: usize = 16;
+const MOST_ROOM: usize = 64 * 1024;
 
 /// What the log says, in memory.
 #[derive(Clone, Debug, Default)]
@@ -145,7 +159,11 @@ pub(super) fn owner(folder: &Path) -> io::Result<Option<u64>> {
 pub(super) struct Journal {
     folder: PathBuf,
     file: File,
+    /// Where the last block ends.
     length: u64,
+    /// Where the file ends: what is between is zeroes.
+    end: u64,
+    room: Room,
     /// How long it was when it was made.
     fresh: u64,
     domain: Domain,
@@ -170,17 +188,21 @@ impl Journal {
                 file.read_to_end(&mut bytes)?;
                 check_header(&bytes, domain, node)?;
                 let (contents, length) = replay(&bytes)?;
-                if length < bytes.len() {
-                    let lost = bytes.len() - length;
+                let mut end = bytes.len();
+                if bytes[length..].iter().any(|byte| *byte != 0) {
+                    let lost = end - length;
                     tracing::warn!(bytes = lost, "the torn end of the log is cut off");
-                    file.set_len(length as u64)?;
+                    end = length;
+                    file.set_len(end as u64)?;
                     file.sync_all()?;
                 }
-                file.seek(io::SeekFrom::End(0))?;
+                file.seek(io::SeekFrom::Start(length as u64))?;
                 let journal = Self {
                     folder: folder.to_owned(),
                     file,
                     length: length as u64,
+                    end: end as u64,
+                    room: Room::default(),
                     fresh: 0,
                     domain,
                     node,
@@ -209,6 +231,8 @@ impl Journal {
             folder: folder.to_owned(),
             file: File::create(folder.join(NEW_NAME))?,
             length: 0,
+            end: 0,
+            room: Room::default(),
             fresh: 0,
             domain,
             node,
@@ -221,16 +245,17 @@ impl Journal {
         header.u32(crc32fast::hash(&header));
         journal.file.write_all(&header)?;
         journal.length = header.len() as u64;
+        journal.end = journal.length;
         let mut records = Records::default();
         contents.vote.iter().for_each(|vote| records.vote(vote));
         contents.purged.iter().for_each(|id| records.purge(id));
         for entry in contents.entries.values() {
             records.entry(entry);
             if records.len() >= BLOCK_BYTES {
-                journal.put(&std::mem::take(&mut records))?;
+                journal.put(&std::mem::take(&mut records), None)?;
             }
         }
-        journal.put(&records)?;
+        journal.put(&records, None)?;
         journal.fresh = journal.length;
         journal.file.sync_all()?;
         fs::rename(folder.join(NEW_NAME), folder.join(NAME))?;
@@ -249,7 +274,7 @@ impl Journal {
         if records.0.is_empty() {
             return Ok(());
         }
-        self.put(records)?;
+        self.put(records, Some(system::now()))?;
         self.file.sync_data()
     }
 
@@ -265,14 +290,59 @@ impl Journal {
         Ok(())
     }
 
-    fn put(&mut self, records: &Records) -> io::Result<()> {
+    /// Writes a block. If it does not fit any more and others are to follow, it brings room for them; this is the
+    /// time then.
+    fn put(&mut self, records: &Records, now: Option<Instant>) -> io::Result<()> {
         if records.0.is_empty() {
             return Ok(());
         }
-        let block = block(self.length, &records.0);
-        self.file.write_all(&block)?;
-        self.length += block.len() as u64;
+        let mut bytes = block(self.length, &records.0);
+        let length = self.length + bytes.len() as u64;
+        let block = bytes.len();
+        if length > self.end {
+            let room = now.map_or(0, |now| self.room.after(now, block));
+            bytes.resize(block + room, 0);
+            self.file.write_all(&bytes)?;
+            self.file.seek(io::SeekFrom::Start(length))?;
+            self.end = length + room as u64;
+        } else {
+            self.file.write_all(&bytes)?;
+        }
+        self.room.written(block);
+        self.length = length;
         Ok(())
+    }
+}
+
+/// How much room there should be behind a block. It is doubled each time it was used up soon.
+#[derive(Debug, Default)]
+struct Room {
+    /// For how many blocks room was made the last time.
+    blocks: usize,
+    /// When that was, and how many have been written since then.
+    made: Option<Instant>,
+    since: u32,
+    /// How long the last of them was.
+    last: usize,
+}
+
+impl Room {
+    /// How many bytes of room to make behind a block of this length, for which there was none.
+    fn after(&mut self, now: Instant, block: usize) -> usize {
+        let made = self.made.replace(now);
+        let since = std::mem::take(&mut self.since);
+        let is_busy = made.is_some_and(|made| now.duration_since(made) <= ROOM_PACE * since);
+        self.blocks = match is_busy {
+            true => (self.blocks * 2).clamp(1, MOST_ROOM_BLOCKS),
+            false => 0,
+        };
+        // One block with much in it does not promise others like it.
+        (self.blocks * block.min(self.last)).min(MOST_ROOM)
+    }
+
+    fn written(&mut self, block: usize) {
+        self.since = self.since.saturating_add(1);
+        self.last = block;
     }
 }
 
@@ -439,7 +509,7 @@ mod tests {
         let whole = journal.length as usize;
         store(&mut journal, 2..4);
         let bytes = fs::read(folder.path().join(NAME)).unwrap();
-        for length in whole..bytes.len() {
+        for length in whole..journal.length as usize {
             for filler in [None, Some(0), Some(0xff)] {
                 let mut torn = bytes[..length].to_vec();
                 torn.resize(filler.map_or(length, |_| bytes.len()), filler.unwrap_or(0));
@@ -454,6 +524,67 @@ mod tests {
                 assert_eq!(indexes(&contents), [0, 1, 2], "{length} {filler:?}");
             }
         }
+    }
+
+    /// Writes blocks of one entry each, as a log does that is busy.
+    fn store_soon(journal: &mut Journal, indexes: std::ops::Range<u64>) {
+        let now = system::now();
+        for index in indexes {
+            let mut records = Records::default();
+            records.entry(&entry(index));
+            journal.put(&records, Some(now)).unwrap();
+        }
+    }
+
+    #[test]
+    fn room_for_some_blocks_is_used_also_by_who_comes_later() {
+        let folder = TempDir::new().unwrap();
+        let size = || fs::metadata(folder.path().join(NAME)).unwrap().len();
+        let (mut journal, _) = open(&folder).unwrap();
+        store_soon(&mut journal, 0..1);
+        let block = journal.length - HEADER_BYTES as u64;
+        let blocks = |count: u64| HEADER_BYTES as u64 + count * block;
+        assert_eq!(size(), blocks(1));
+        // Room for one more, then for two, then for four.
+        for (index, end) in [(1, 3), (2, 3), (3, 6), (4, 6), (5, 6), (6, 11), (7, 11)] {
+            store_soon(&mut journal, index..index + 1);
+            assert_eq!(size(), blocks(end), "{index}");
+        }
+        let (mut journal, contents) = open(&folder).unwrap();
+        assert_eq!(indexes(&contents), Vec::from_iter(0..8));
+        store(&mut journal, 8..9);
+        assert_eq!((journal.length, size()), (blocks(9), blocks(11)));
+        store_soon(&mut journal, 9..11);
+        assert_eq!((journal.length, size()), (blocks(11), blocks(11)));
+        store_soon(&mut journal, 11..12);
+        let (_, contents) = open(&folder).unwrap();
+        assert_eq!(indexes(&contents), Vec::from_iter(0..12));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn there_is_room_only_for_a_few_and_while_one_follows_the_other() {
+        let mut room = Room::default();
+        let mut made = Vec::new();
+        for _ in 0..40 {
+            made.push(room.after(system::now(), 100));
+            room.written(100);
+            tokio::time::advance(ROOM_PACE).await;
+        }
+        assert_eq!(made[..6], [0, 100, 200, 400, 800, 1_600]);
+        assert_eq!(made[6..], [1_600; 34]);
+        // As much as usual, and not as much as in a block with far more.
+        assert_eq!(room.after(system::now(), 1_000_000), 1_600);
+        room.written(1_000_000);
+        assert_eq!(room.after(system::now(), 100), 1_600);
+        room.written(1_000_000);
+        assert_eq!(room.after(system::now(), 1_000_000), MOST_ROOM);
+        room.written(100);
+        tokio::time::advance(ROOM_PACE * 2).await;
+        assert_eq!(room.after(system::now(), 100), 0);
+        // Where much was used up, it may have lasted for long.
+        (0..10).for_each(|_| room.written(100));
+        tokio::time::advance(ROOM_PACE * 10).await;
+        assert_eq!(room.after(system::now(), 100), 100);
     }
 
     #[test]

@@ -108,8 +108,7 @@ impl Node {
             }
             let may_propose = match under_way.len() {
                 0 => true,
-                // Small ones would only have cost more.
-                count => count < rules::IN_FLIGHT && self.desk.has_full_batch(),
+                count => count < rules::IN_FLIGHT && self.desk.has_another_batch(),
             };
             let next = match may_propose {
                 true if !is_late && self.desk.expects_more() => {

@@ -36,7 +36,7 @@ impl Company {
 
     /// Whether to wait for others, with so many requests that could be proposed now.
     pub(super) fn is_worth_waiting(&mut self, wishes: usize) -> bool {
-        let is_worth = self.spared == 0 && self.expected >= MANY && self.expected * PART > wishes;
+        let is_worth = self.spared == 0 && self.expected > FEW && self.expected * PART > wishes;
         self.waited |= is_worth;
         is_worth
     }
@@ -57,8 +57,9 @@ impl Company {
     }
 }
 
-/// Fewer are never waited for.
-const MANY: usize = 8;
+/// So few are never waited for, and do not wait for a batch that is under way: it is latency that they feel, and
+/// all they ask for in a second costs the nodes little.
+pub(super) const FEW: usize = 8;
 /// Those who are missing have to be more than this part of those who are there.
 const PART: usize = 4;
 const MOST_MISSES: u32 = 10;
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_few() {
         let mut company = Company::default();
-        answer(&mut company, MANY - 1);
+        answer(&mut company, FEW);
         assert!(!company.is_worth_waiting(1));
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use highwater_lock::{ConnectionId, Epoch, FencingToken, Key, Operation, Timestamp, WaiterId};
 use highwater_protocol::{Reply, RequestNumber};
 
-use super::company::Company;
+use super::company::{Company, FEW};
 use super::{Away, Role, State, continued};
 use crate::cluster::batch::{Batch, weight};
 use crate::desk::waiter;
@@ -158,8 +158,11 @@ impl Reign {
         self.is_stopped = false;
     }
 
-    pub(super) fn has_full_batch(&self) -> bool {
-        self.wishes.len() >= FULL
+    /// Whether what was asked for is worth a batch of its own while others are under way.
+    pub(super) fn has_another_batch(&self) -> bool {
+        let under_way = self.proposed.values().map(|batch| batch.thens.len());
+        let all = under_way.sum::<usize>() + self.wishes.len();
+        self.has_work() && (all <= FEW || self.wishes.len() >= FULL)
     }
 
     pub(super) fn expects_more(&mut self) -> bool {
@@ -528,7 +531,7 @@ impl State {
 pub(super) const PATIENCE: Duration = Duration::from_millis(1_200);
 /// How many requests may wait for the proposer.
 const MOST_WISHES: usize = 50_000;
-/// So many commands do not wait for the batch that is on its way.
+/// So many commands do not wait for the batch that is under way.
 const FULL: usize = 256;
 /// How many commands one entry carries at most.
 const MOST_COMMANDS: usize = 1_024;
