@@ -1,8 +1,10 @@
 //! Cycles of acquire and acknowledged release on three Highwater nodes and on three etcd nodes,
 //! which take turns on this machine, its processors and its disk.
 //!
-//! etcd is used by the recipe it has itself: its lock service (`v3lock`), whose every cycle is a
-//! key put under the lease of the session, a wait for the keys before it, and the deletion of the key.
+//! etcd is used by the recipe it has itself, whose every cycle is a key put under the lease of the
+//! session, a wait for the keys before it, and the deletion of the key. `--recipe service` lets etcd's lock
+//! service (`v3lock`) do that, `--recipe client` the client, as etcd's library for Go does
+//! (`client/v3/concurrency/mutex.go`).
 //! Every lock has a lease of its own, because the recipe takes two locks of one lease for one. The
 //! requests go to etcd's leader, over eight connections.
 //!
@@ -19,8 +21,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use clap::Parser;
-use etcd_client::{Client, LockOptions};
+use clap::{Parser, ValueEnum};
+use etcd_client::{
+    Client, Compare, CompareOp, EventType, GetOptions, LockOptions, PutOptions, SortOrder,
+    SortTarget, Txn, TxnOp, TxnOpResponse, WatchOptions,
+};
 use highwater_bench::process::{self, Storage};
 use highwater_bench::{
     Answer, Kept, Kind, Locks, Nodes, OtherHeld, Pattern, Settings, Target, measure,
@@ -38,6 +43,9 @@ struct Options {
     /// cluster use the directory for temporary files.
     #[arg(long)]
     folder: Option<PathBuf>,
+    /// Who does what etcd's lock recipe says.
+    #[arg(long, value_enum, default_value_t = Recipe::Service)]
+    recipe: Recipe,
     /// How many cycles run at once.
     #[arg(long, default_value_t = 64)]
     tasks: usize,
@@ -53,6 +61,14 @@ struct Options {
     /// How long a turn is, in milliseconds.
     #[arg(long, default_value_t = 2_000)]
     time: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Recipe {
+    /// etcd's lock service.
+    Service,
+    /// The client.
+    Client,
 }
 
 #[tokio::main]
@@ -72,7 +88,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         time: Duration::from_millis(options.time),
         progress: true,
     };
-    let compared = compare(&options.program, &folder, &settings).await;
+    let compared = compare(&options.program, &folder, &settings, options.recipe).await;
     std::fs::remove_dir_all(&folder)?;
     print!("{}", compared?);
     Ok(())
@@ -82,8 +98,9 @@ async fn compare(
     program: &Path,
     folder: &Path,
     settings: &Settings,
+    recipe: Recipe,
 ) -> Result<highwater_bench::Report, Box<dyn Error>> {
-    let (_etcd, locks) = Etcd::start(folder, settings.tasks).await?;
+    let (_etcd, locks) = Etcd::start(folder, settings.tasks, recipe).await?;
     let nodes = Nodes::start(program, Kept::Durable).await?;
     let volatile = Nodes::start(program, Kept::Volatile).await?;
     let (_server, address) = process::server(program, Storage::Disk).await?;
@@ -102,7 +119,11 @@ struct Etcd {
 }
 
 impl Etcd {
-    async fn start(folder: &Path, tasks: usize) -> Result<(Self, EtcdLocks), Box<dyn Error>> {
+    async fn start(
+        folder: &Path,
+        tasks: usize,
+        recipe: Recipe,
+    ) -> Result<(Self, EtcdLocks), Box<dyn Error>> {
         let mut ports = HashSet::new();
         while ports.len() < 6 {
             // Others may take it before it is used: then this run fails, and says so.
@@ -144,6 +165,7 @@ impl Etcd {
             leases.push_back(connections[0].lease_grant(LEASE, None).await?.id());
         }
         let locks = EtcdLocks {
+            recipe,
             connections,
             next: AtomicUsize::new(0),
             leases: Mutex::new(leases),
@@ -173,6 +195,7 @@ async fn leader(clients: &[String]) -> Result<String, Box<dyn Error>> {
 }
 
 struct EtcdLocks {
+    recipe: Recipe,
     connections: Vec<Client>,
     next: AtomicUsize,
     /// Those that no lock has.
@@ -195,31 +218,95 @@ impl Locks for EtcdLocks {
                 .map_err(|error| error.to_string())?
                 .pop_front();
             let lease = lease.ok_or("more locks at once than tasks")?;
-            let options = LockOptions::new().with_lease(lease);
-            let mut connection = self.connection();
-            let locked = timeout(PATIENCE, connection.lock(key, Some(options))).await;
+            let connection = self.connection();
+            let locked = match self.recipe {
+                Recipe::Service => timeout(PATIENCE, by_service(connection, key, lease)).await,
+                Recipe::Client => timeout(PATIENCE, by_client(connection, key, lease)).await,
+            };
             let locked = locked.map_err(|_| format!("no lock on {key} within {PATIENCE:?}"))?;
-            let locked = locked.map_err(|error| error.to_string())?;
-            let header = locked.header().ok_or("no revision")?;
-            let token = u64::try_from(header.revision()).map_err(|error| error.to_string())?;
-            // The lease is the last part of the name, in hexadecimal digits.
-            let name = locked.key().to_vec();
+            let (revision, name) = locked.map_err(|error| error.to_string())?;
+            let token = u64::try_from(revision).map_err(|error| error.to_string())?;
             Ok(OtherHeld { token, name })
         })
     }
 
     fn release(&self, held: OtherHeld) -> Answer<'_, ()> {
         Box::pin(async move {
+            // The lease is the last part of the name, in hexadecimal digits.
             let lease = std::str::from_utf8(&held.name).ok();
             let lease = lease.and_then(|name| name.rsplit('/').next());
             let lease = lease.and_then(|digits| i64::from_str_radix(digits, 16).ok());
             let lease = lease.ok_or("a lock without a lease")?;
-            let unlocked = self.connection().unlock(held.name).await;
+            let mut connection = self.connection();
+            let unlocked = match self.recipe {
+                Recipe::Service => connection.unlock(held.name).await.map(drop),
+                Recipe::Client => connection.delete(held.name, None).await.map(drop),
+            };
             unlocked.map_err(|error| error.to_string())?;
             let mut leases = self.leases.lock().map_err(|error| error.to_string())?;
             leases.push_back(lease);
             Ok(())
         })
+    }
+}
+
+/// Acquires through the lock service: the revision of the grant, and the name of the key.
+async fn by_service(
+    mut connection: Client,
+    key: &str,
+    lease: i64,
+) -> Result<(i64, Vec<u8>), etcd_client::Error> {
+    let options = LockOptions::new().with_lease(lease);
+    let locked = connection.lock(key, Some(options)).await?;
+    let revision = locked.header().map_or(0, |header| header.revision());
+    Ok((revision, locked.key().to_vec()))
+}
+
+/// The same by the plain interface: puts a key of its own, and waits until all older ones are gone.
+async fn by_client(
+    mut connection: Client,
+    key: &str,
+    lease: i64,
+) -> Result<(i64, Vec<u8>), etcd_client::Error> {
+    let others = format!("{key}/");
+    let own = format!("{others}{lease:x}");
+    let oldest = GetOptions::new().with_prefix().with_limit(1);
+    let oldest = oldest.with_sort(SortTarget::Create, SortOrder::Ascend);
+    let is_new = Compare::create_revision(own.as_str(), CompareOp::Equal, 0);
+    let put = TxnOp::put(own.as_str(), "", Some(PutOptions::new().with_lease(lease)));
+    let owner = TxnOp::get(others.as_str(), Some(oldest));
+    let put = connection
+        .txn(Txn::new().when([is_new]).and_then([put, owner]))
+        .await?;
+    if !put.succeeded() {
+        return Err(etcd_client::Error::InvalidArgs(format!(
+            "{own} is there already"
+        )));
+    }
+    let revision = put.header().map_or(0, |header| header.revision());
+    let is_own = put.op_responses().iter().any(|response| match response {
+        TxnOpResponse::Get(found) => found.kvs().iter().all(|kv| kv.key() == own.as_bytes()),
+        _ => false,
+    });
+    if is_own {
+        return Ok((revision, own.into_bytes()));
+    }
+    loop {
+        let before = GetOptions::new().with_prefix().with_limit(1);
+        let before = before.with_sort(SortTarget::Create, SortOrder::Descend);
+        let before = before.with_max_create_revision(revision - 1);
+        let found = connection.get(others.as_str(), Some(before)).await?;
+        let Some(last) = found.kvs().first() else {
+            return Ok((revision, own.into_bytes()));
+        };
+        let seen = found.header().map_or(0, |header| header.revision());
+        let options = WatchOptions::new().with_start_revision(seen + 1);
+        let mut news = connection.watch(last.key(), Some(options)).await?;
+        let mut is_there = true;
+        while is_there && let Some(news) = news.message().await? {
+            let mut events = news.events().iter();
+            is_there = !events.any(|event| event.event_type() == EventType::Delete);
+        }
     }
 }
 
