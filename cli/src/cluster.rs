@@ -89,8 +89,8 @@ struct Init {
 ///
 /// The line of the leader ends with `whole` if any one node may go: all are there, have caught up, and know
 /// of each other, as the leader says and each of them confirms. `other secrets` counts those who talk to a
-/// node with another peer secret than its first. Fails if no node leads, and says so if none ever will: `dead` is a volatile cluster of which a
-/// majority has lost its memory.
+/// node with another peer secret than its first. Fails if no node leads, and says so if none ever will: `dead` is
+/// a volatile cluster of which a majority has lost its memory.
 #[derive(Args)]
 struct Status {
     #[command(flatten)]

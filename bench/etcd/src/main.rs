@@ -4,7 +4,7 @@
 //! etcd is used by the recipe it has itself, whose every cycle is a key put under the lease of the
 //! session, a wait for the keys before it, and the deletion of the key. `--recipe service` lets etcd's lock
 //! service (`v3lock`) do that, `--recipe client` the client, as etcd's library for Go does
-//! (`client/v3/concurrency/mutex.go`).
+//! (`client/v3/concurrency/mutex.go`), but with a stream of its own for each key that is watched.
 //! Every lock has a lease of its own, because the recipe takes two locks of one lease for one. The
 //! requests go to etcd's leader, over eight connections.
 //!
@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use etcd_client::{
-    Client, Compare, CompareOp, EventType, GetOptions, LockOptions, PutOptions, SortOrder,
-    SortTarget, Txn, TxnOp, TxnOpResponse, WatchOptions,
+    Client, Compare, CompareOp, EventType, GetOptions, LockOptions, PutOptions, ResponseHeader,
+    SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, WatchOptions,
 };
 use highwater_bench::process::{self, Storage};
 use highwater_bench::{
@@ -258,8 +258,7 @@ async fn by_service(
 ) -> Result<(i64, Vec<u8>), etcd_client::Error> {
     let options = LockOptions::new().with_lease(lease);
     let locked = connection.lock(key, Some(options)).await?;
-    let revision = locked.header().map_or(0, |header| header.revision());
-    Ok((revision, locked.key().to_vec()))
+    Ok((revision(locked.header())?, locked.key().to_vec()))
 }
 
 /// The same by the plain interface: puts a key of its own, and waits until all older ones are gone.
@@ -283,7 +282,7 @@ async fn by_client(
             "{own} is there already"
         )));
     }
-    let revision = put.header().map_or(0, |header| header.revision());
+    let revision = revision(put.header())?;
     let is_own = put.op_responses().iter().any(|response| match response {
         TxnOpResponse::Get(found) => found.kvs().iter().all(|kv| kv.key() == own.as_bytes()),
         _ => false,
@@ -299,7 +298,7 @@ async fn by_client(
         let Some(last) = found.kvs().first() else {
             return Ok((revision, own.into_bytes()));
         };
-        let seen = found.header().map_or(0, |header| header.revision());
+        let seen = self::revision(found.header())?;
         let options = WatchOptions::new().with_start_revision(seen + 1);
         let mut news = connection.watch(last.key(), Some(options)).await?;
         let mut is_there = true;
@@ -308,6 +307,11 @@ async fn by_client(
             is_there = !events.any(|event| event.event_type() == EventType::Delete);
         }
     }
+}
+
+fn revision(header: Option<&ResponseHeader>) -> Result<i64, etcd_client::Error> {
+    let missing = || etcd_client::Error::InvalidArgs("no revision".to_owned());
+    Ok(header.ok_or_else(missing)?.revision())
 }
 
 /// In seconds.

@@ -15,11 +15,15 @@
 //! file is damaged, and is refused. (A last block that the disk itself has spoiled later looks like
 //! a torn end; the file system's own checks are for that.)
 //!
+//! A process that was killed may have left a block that was written and not synced, or a new file
+//! whose name was not. The next one reads them as if they were stored, so it syncs file and
+//! directory first: what the engine finds there it never stores again.
+//!
 //! Behind the last block there may be room: zeroes, which were written together with a block that
 //! did not fit any more. A sync of what lies in such room need not store where the file ends and
 //! what of it has been written, which costs a file system a second write. There is room only as
 //! long as one block follows the other, and for a few of them, so that a disk that takes nothing
-//! more is noticed soon, not when megabytes are used up.
+//! more is noticed soon, not when megabytes are used up. More zeroes than that are a torn end too.
 //!
 //! When most of a file is records that mean nothing any more, a new file with the rest takes its
 //! place.
@@ -189,13 +193,14 @@ impl Journal {
                 check_header(&bytes, domain, node)?;
                 let (contents, length) = replay(&bytes)?;
                 let mut end = bytes.len();
-                if bytes[length..].iter().any(|byte| *byte != 0) {
-                    let lost = end - length;
-                    tracing::warn!(bytes = lost, "the torn end of the log is cut off");
+                let rest = &bytes[length..];
+                if rest.len() > MOST_ROOM || rest.iter().any(|byte| *byte != 0) {
+                    tracing::warn!(bytes = rest.len(), "the torn end of the log is cut off");
                     end = length;
                     file.set_len(end as u64)?;
-                    file.sync_all()?;
                 }
+                file.sync_all()?;
+                sync_folder(folder)?;
                 file.seek(io::SeekFrom::Start(length as u64))?;
                 let journal = Self {
                     folder: folder.to_owned(),
@@ -559,6 +564,59 @@ mod tests {
         store_soon(&mut journal, 11..12);
         let (_, contents) = open(&folder).unwrap();
         assert_eq!(indexes(&contents), Vec::from_iter(0..12));
+    }
+
+    /// A block that lies in room, or reaches over its end, and that a crash has left in part.
+    #[test]
+    fn a_torn_block_in_the_room_is_cut_off_with_the_room_behind_it() {
+        let folder = TempDir::new().unwrap();
+        let name = folder.path().join(NAME);
+        let (mut journal, _) = open(&folder).unwrap();
+        store_soon(&mut journal, 0..4);
+        let whole = journal.length as usize;
+        let before = fs::read(&name).unwrap();
+        assert!(before.len() > whole);
+        let mut records = Records::default();
+        (4..5).for_each(|index| records.entry(&entry(index)));
+        let in_room = block(whole as u64, &records.0);
+        (5..40).for_each(|index| records.entry(&entry(index)));
+        let longer = block(whole as u64, &records.0);
+        assert!(whole + in_room.len() < before.len() && whole + longer.len() > before.len());
+        for block in [in_room, longer] {
+            for written in 1..block.len() {
+                let mut torn = before.clone();
+                torn.resize(torn.len().max(whole + block.len()), 0);
+                torn[whole..whole + written].copy_from_slice(&block[..written]);
+                if torn[whole..].starts_with(&block) {
+                    continue;
+                }
+                fs::write(&name, &torn).unwrap();
+                let (mut journal, contents) = open(&folder).unwrap();
+                assert_eq!(indexes(&contents), [0, 1, 2, 3], "{written}");
+                assert_eq!(fs::metadata(&name).unwrap().len(), whole as u64);
+                store(&mut journal, 4..5);
+                let (_, contents) = open(&folder).unwrap();
+                assert_eq!(indexes(&contents), [0, 1, 2, 3, 4], "{written}");
+            }
+        }
+    }
+
+    #[test]
+    fn more_zeroes_than_there_is_ever_room_are_cut_off() {
+        let folder = TempDir::new().unwrap();
+        let name = folder.path().join(NAME);
+        let (mut journal, _) = open(&folder).unwrap();
+        store(&mut journal, 0..2);
+        let length = journal.length;
+        for (room, kept) in [(MOST_ROOM, MOST_ROOM), (MOST_ROOM + 1, 0)] {
+            let file = File::options().write(true).open(&name).unwrap();
+            file.set_len(length + room as u64).unwrap();
+            let (journal, contents) = open(&folder).unwrap();
+            assert_eq!(indexes(&contents), [0, 1]);
+            assert_eq!(journal.length, length);
+            let size = fs::metadata(&name).unwrap().len();
+            assert_eq!(size, length + kept as u64);
+        }
     }
 
     #[tokio::test(start_paused = true)]

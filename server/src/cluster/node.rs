@@ -101,15 +101,19 @@ impl Node {
         // Until when others who are about to ask for something are waited for.
         let mut late: Option<Instant> = None;
         loop {
+            let may_propose = match under_way.len() {
+                0 => true,
+                count => count < rules::IN_FLIGHT && self.desk.has_another_batch(),
+            };
+            if !may_propose {
+                // Those who were waited for may have come: they are too many for a batch beside the others.
+                late = None;
+            }
             let is_late = late.is_some_and(|late| system::now() >= late);
             if is_late {
                 late = None;
                 self.desk.expected_in_vain();
             }
-            let may_propose = match under_way.len() {
-                0 => true,
-                count => count < rules::IN_FLIGHT && self.desk.has_another_batch(),
-            };
             let next = match may_propose {
                 true if !is_late && self.desk.expects_more() => {
                     late.get_or_insert_with(|| system::now() + COMPANY_TIME);

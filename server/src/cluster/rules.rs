@@ -68,8 +68,9 @@ impl Pace {
 const HEARTBEAT: Duration = Duration::from_millis(60);
 const ELECTION: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(400));
 const IN_TOUCH: Duration = Duration::from_millis(600);
-/// How many batches may be on their way through the log at once. A second one is proposed only if it is full: every
-/// batch costs each node a sync and a message, so what comes meanwhile becomes one.
+/// How many batches may be under way through the log at once. A second one is proposed only if it is full, or if there
+/// are so few commands that it costs nobody anything: every batch costs each node a sync and a message, so what comes
+/// meanwhile becomes one.
 pub(super) const IN_FLIGHT: usize = 4;
 /// After how many entries a snapshot is taken.
 pub(crate) const SNAPSHOT_EVERY: u32 = 10_000;

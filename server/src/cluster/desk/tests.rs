@@ -175,7 +175,9 @@ async fn some_requests_wait_for_the_batch_that_is_under_way_but_not_a_few_and_no
     let desk = desk(0);
     lead(&desk, 1);
     let peer = Peer::of(&desk);
-    assert_eq!(desk.next_batch().unwrap().operations.len(), 1);
+    let first = desk.next_batch().unwrap();
+    assert_eq!(first.operations.len(), 1);
+    assert!(!desk.has_another_batch(), "nothing was asked for");
     for number in 1..256 {
         peer.acquire(&desk, number, &format!("k{number}"), 30);
         // With the one that is under way they are eight.
@@ -183,8 +185,15 @@ async fn some_requests_wait_for_the_batch_that_is_under_way_but_not_a_few_and_no
     }
     peer.acquire(&desk, 256, "k256", 30);
     assert!(desk.has_another_batch());
-    assert_eq!(desk.next_batch().unwrap().operations.len(), 256);
+    let many = desk.next_batch().unwrap();
+    assert_eq!(many.operations.len(), 256);
     assert!(!desk.has_another_batch());
+    peer.acquire(&desk, 257, "k257", 30);
+    assert!(!desk.has_another_batch());
+    desk.apply(1, &first).unwrap();
+    assert!(!desk.has_another_batch());
+    desk.apply(2, &many).unwrap();
+    assert!(desk.has_another_batch());
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,8 +7,8 @@
 //! acceptor:  verdict u8 · proof 32
 //! ```
 //! A proof is HMAC-SHA256 with a peer secret over what all nodes must have in common, a label of
-//! the side and everything that has been said, the verdict included. The initiator takes the first of its [secrets](super::secrets), and
-//! the acceptor proves the same one, if it has it. Both nonces are fresh, so nothing can be replayed, and the
+//! the side and everything that has been said, the verdict included. The initiator takes the first of its
+//! [secrets](super::secrets), and the acceptor proves the same one, or its own first if it has not got it. Both nonces are fresh, so nothing can be replayed, and the
 //! labels differ from each other and from those of clients, so no answer serves in another place.
 //! An operator has slot 255 and generation 0, and a process that speaks for no node, because it may not be one
 //! yet, has its slot and generation 0. Both may name generation 0 for whichever node there is.
