@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::leader::{Panic, caught, told};
-use crate::limits::{FIRST_PAUSE, LATE_ATTEMPT, LONGEST_PAUSE, MOST_HOPS};
+use crate::limits::{FIRST_PAUSE, HOP_TIME, LATE_ATTEMPT, LONGEST_PAUSE, MOST_HOPS};
 use crate::pool::{Link, Naming};
 use crate::session::{End, Session};
 use crate::setup::{self, Probe, SetupError};
@@ -26,9 +26,13 @@ pub(crate) async fn keep(shared: Arc<Shared>, index: usize) {
             Err(panic) => keeper.panicked(panic),
         }
         // A server that lets in and throws out again is not asked faster than one that is not there.
-        let naming = (keeper.hurried < MOST_HOPS).then_some(naming);
+        let naming = keeper.haste.is_left().then_some(naming);
         tokio::select! {
-            is_cut = pause(keeper.backoff.next(), naming, index) => keeper.hurried += u32::from(is_cut),
+            is_cut = pause(keeper.backoff.next(), naming, index) => {
+                if is_cut {
+                    keeper.haste.spend();
+                }
+            }
             () = keeper.shared.reached(Phase::Closed) => return,
         }
     }
@@ -40,8 +44,7 @@ struct Keeper {
     index: usize,
     backoff: Backoff,
     closed_on_probe: u32,
-    /// How often a node's name has cut something short since the last connection that lasted.
-    hurried: u32,
+    haste: Haste,
     /// Whether a panic was told since the last connection that lasted.
     told: bool,
 }
@@ -60,7 +63,7 @@ impl Keeper {
             index,
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             closed_on_probe: 0,
-            hurried: 0,
+            haste: Haste::default(),
             told: false,
         }
     }
@@ -73,11 +76,12 @@ impl Keeper {
         } else {
             Probe::Assume
         };
+        let may_hurry = self.haste.is_left();
         let opened = tokio::select! {
             opened = setup::open(shared.target(index), probe, shared.pool.progress(index)) => opened,
             // The packets of this attempt may have gone to a machine that was not there yet.
-            () = is_late(naming, index), if self.hurried < MOST_HOPS => {
-                self.hurried += 1;
+            () = is_late(naming, index), if may_hurry => {
+                self.haste.spend();
                 return Next::Hurry;
             }
             () = shared.reached(Phase::Closed) => return Next::Stop,
@@ -88,7 +92,7 @@ impl Keeper {
                 let (lasted, end) = run(&shared, index, opened).await;
                 if lasted >= LONGEST_PAUSE {
                     self.backoff.reset();
-                    self.hurried = 0;
+                    self.haste = Haste::default();
                     self.told = false;
                 }
                 if let End::Panicked(what) = end {
@@ -178,6 +182,41 @@ async fn run(shared: &Arc<Shared>, index: usize, opened: setup::Opened) -> (Dura
     }
     trace::disconnected(index, address, &end);
     (lasted, end)
+}
+
+/// How often a node's name may still cut something short: some times in a row, and then once in a while, until
+/// a connection has lasted.
+#[derive(Debug)]
+struct Haste {
+    spent: u32,
+    /// Until when what was spent has come back.
+    since: Instant,
+}
+
+impl Default for Haste {
+    fn default() -> Self {
+        Self {
+            spent: 0,
+            since: system::now(),
+        }
+    }
+}
+
+impl Haste {
+    fn is_left(&mut self) -> bool {
+        while self.spent > 0 && self.since.elapsed() >= HOP_TIME {
+            self.since += HOP_TIME;
+            self.spent -= 1;
+        }
+        self.spent < MOST_HOPS
+    }
+
+    fn spend(&mut self) {
+        if self.spent == 0 {
+            self.since = system::now();
+        }
+        self.spent += 1;
+    }
 }
 
 /// Doubling pauses with jitter.
@@ -272,6 +311,28 @@ mod tests {
             tokio::join!(is_late(&mut naming, 1), said);
             assert_eq!(from.elapsed(), Duration::from_millis(late_after));
         }
+    }
+
+    /// Where one node after the other leads and ends, no connection lasts, and names help all the same.
+    #[tokio::test(start_paused = true)]
+    async fn names_that_come_too_often_are_of_use_now_and_then() {
+        let mut haste = Haste::default();
+        let mut in_a_row = async |tries: u32, between: Duration| {
+            let mut hurried = 0;
+            for _ in 0..tries {
+                if haste.is_left() {
+                    haste.spend();
+                    hurried += 1;
+                }
+                sleep(between).await;
+            }
+            hurried
+        };
+        assert_eq!(in_a_row(20, Duration::ZERO).await, MOST_HOPS);
+        assert_eq!(in_a_row(100, HOP_TIME / 10).await, 9);
+        assert_eq!(in_a_row(50, HOP_TIME).await, 50);
+        sleep(HOP_TIME * 100).await;
+        assert_eq!(in_a_row(20, Duration::ZERO).await, MOST_HOPS);
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub(crate) const LONGEST_RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// How many such pauses of one call end early, because the leader of a cluster can be asked; and how
 /// many pauses and attempts of a connection, until one has lasted.
 pub(crate) const MOST_HOPS: u32 = 8;
+/// After how long one more pause or attempt of a connection may end early, if none has lasted.
+pub(crate) const HOP_TIME: Duration = Duration::from_secs(1);
 
 /// How long a closing client waits for calls that are under way.
 pub(crate) const CLOSE_CALLS: Duration = Duration::from_millis(1_500);
