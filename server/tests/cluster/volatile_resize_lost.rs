@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use highwater_protocol::FencingToken;
 use highwater_server::cluster::{Members, NodeRole, Place};
 use tokio::time::{Instant, timeout};
 
@@ -12,6 +13,26 @@ use crate::volatile::{status, whole};
 use crate::volatile_resize::{
     generation_of, grown, leader, new_one_leads, open_slots, three_that_are_to_be_five, vote,
 };
+
+/// Three nodes that have a lock kept and their slots for two more open, and the generations before those that come.
+async fn with_open_slots() -> (Nodes, FencingToken, Vec<u64>) {
+    let nodes = three_that_are_to_be_five().await;
+    let kept = nodes.lock("kept", 200).await;
+    let opened = open_slots(&nodes).await;
+    (nodes, kept, opened)
+}
+
+async fn start_two(nodes: &mut Nodes) {
+    for slot in [3, 4] {
+        nodes.start(slot).await;
+    }
+}
+
+/// The kept lock was kept until now, and the next one is a later one.
+async fn give_back(nodes: &Nodes, kept: FencingToken) {
+    nodes.unlock("kept", kept).await;
+    assert!(nodes.lock("kept", 200).await > kept);
+}
 
 /// Who votes, as the leader has it and a majority has agreed on.
 async fn voters_are(nodes: &Nodes, wanted: &[(u8, u64)]) {
@@ -51,9 +72,7 @@ async fn is_heard_by_nobody(nodes: &Nodes, dead: (u8, u64)) {
 /// let in.
 #[tokio::test]
 async fn a_leader_that_dies_between_the_steps_of_growing_leaves_them_to_the_next_one() {
-    let mut nodes = three_that_are_to_be_five().await;
-    let kept = nodes.lock("kept", 200).await;
-    let opened = open_slots(&nodes).await;
+    let (mut nodes, kept, opened) = with_open_slots().await;
     let mut generations = [1, 1, 1, opened[0] + 1, opened[1] + 1];
 
     let first = leader(&nodes).await;
@@ -85,8 +104,7 @@ async fn a_leader_that_dies_between_the_steps_of_growing_leaves_them_to_the_next
     is_heard_by_nobody(&nodes, dead).await;
     assert!(open_slots(&nodes).await.is_empty());
     nodes.is_taken("kept").await;
-    nodes.unlock("kept", kept).await;
-    assert!(nodes.lock("kept", 200).await > kept);
+    give_back(&nodes, kept).await;
 }
 
 /// These generations, by slot.
@@ -138,29 +156,20 @@ async fn five_go_on_without(nodes: &mut Nodes, gone: &[u8], opened: &[u64]) {
 /// Nobody has agreed yet that five are to vote, or not all have heard of it.
 #[tokio::test]
 async fn a_leader_that_dies_while_it_lets_two_vote_leaves_the_change_to_the_next_one() {
-    let mut nodes = three_that_are_to_be_five().await;
-    let kept = nodes.lock("kept", 200).await;
-    let opened = open_slots(&nodes).await;
-    for slot in [3, 4] {
-        nodes.start(slot).await;
-    }
+    let (mut nodes, kept, opened) = with_open_slots().await;
+    start_two(&mut nodes).await;
     let leads = at_once(|| lets_five_vote(&nodes, false)).await;
     nodes.kill(leads);
     five_go_on_without(&mut nodes, &[leads], &opened).await;
-    nodes.unlock("kept", kept).await;
-    assert!(nodes.lock("kept", 200).await > kept);
+    give_back(&nodes, kept).await;
 }
 
 /// The leader dies, and one more, before those that came hear that they vote. They give their votes to the one that is
 /// left all the same.
 #[tokio::test]
 async fn two_that_do_not_know_yet_that_they_vote_are_a_majority_with_one_more() {
-    let mut nodes = three_that_are_to_be_five().await;
-    let kept = nodes.lock("kept", 200).await;
-    let opened = open_slots(&nodes).await;
-    for slot in [3, 4] {
-        nodes.start(slot).await;
-    }
+    let (mut nodes, kept, opened) = with_open_slots().await;
+    start_two(&mut nodes).await;
     // They know each other, so they have caught up; from now on they do not hear the leader, who hears them.
     let new = |slot: u8| {
         let generation = opened[usize::from(slot - 3)] + 1;
@@ -196,8 +205,7 @@ async fn two_that_do_not_know_yet_that_they_vote_are_a_majority_with_one_more() 
         nodes.kill(slot);
     }
     five_go_on_without(&mut nodes, &[leads, other], &opened).await;
-    nodes.unlock("kept", kept).await;
-    assert!(nodes.lock("kept", 200).await > kept);
+    give_back(&nodes, kept).await;
 }
 
 /// For how long a leader lets nodes vote that it does not hear from any more; nodes of tests are slower than others.
